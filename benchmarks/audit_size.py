@@ -1,7 +1,8 @@
 """How do time and memory of an audit grow with the rows of a log? Logs of three sizes.
 
-`python benchmarks/audit_size.py` writes `benchmarks/audit_size.csv`: CSV files of 0.1, 1 and 4 million rows with texts
-in clusters of five, each audited in a process of its own, beside the first.
+`python benchmarks/audit_size.py` writes `benchmarks/audit_size.csv`: CSV files of 0.1,
+1 and 4 million rows with texts in clusters of five, each audited in a process of its
+own, beside the first.
 """
 
 import subprocess
@@ -23,8 +24,17 @@ def write(file, rows, seed=0):
     rng = np.random.default_rng(seed)
     cluster = np.repeat(np.arange(rows // 5), 5)
     refused = rng.random(rows) < rng.beta(0.3, 1, rows // 5)[cluster]
-    text = [f"How do I handle request {a}, please, in the way of {b}?" for a, b in enumerate(cluster)]
-    log = pd.DataFrame({"text": text, "decision": np.where(refused, "reject", "accept"), "cluster": cluster})
+    text = [
+        f"How do I handle request {a}, please, in the way of {b}?"
+        for a, b in enumerate(cluster)
+    ]
+    log = pd.DataFrame(
+        {
+            "text": text,
+            "decision": np.where(refused, "reject", "accept"),
+            "cluster": cluster,
+        }
+    )
     log.to_csv(file, index=False)
 
 
@@ -42,7 +52,13 @@ def audited(file, out):
     """Audit a log by the command; return its seconds and gigabytes."""
     started = time.perf_counter()
     command = [sys.executable, "-c", AUDIT, "audit", str(file), "--out", str(out)]
-    done = subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     return time.perf_counter() - started, int(done.stderr.split()[-1]) / 2**20
 
 
@@ -58,7 +74,9 @@ def main():
     table = pd.DataFrame(found)
     table["times_rows"] = table["rows"] / table["rows"].iloc[0]
     table["times_seconds"] = table["seconds"] / table["seconds"].iloc[0]
-    stores.write_file(paths.BENCHMARKS_FOLDER / "audit_size.csv", table.round(2), "tables", {})
+    stores.write_file(
+        paths.BENCHMARKS_FOLDER / "audit_size.csv", table.round(2), "tables", {}
+    )
     print(table.round(2).to_string(index=False))
 
 

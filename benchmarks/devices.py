@@ -1,7 +1,9 @@
-"""Are answers labelled on another device as on the recorded one? Counts labels that differ.
+"""Are answers labelled on another device as on the recorded one? Counts labels that
+differ.
 
-`python benchmarks/devices.py STORE` compares every labels file of a live store that was asked of the same prompts as
-the record's, but elsewhere (a GPU, another processor), and writes `benchmarks/devices.csv`.
+`python benchmarks/devices.py STORE` compares every labels file of a live store that was
+asked of the same prompts as the record's, but elsewhere (a GPU, another processor), and
+writes `benchmarks/devices.csv`.
 """
 
 import sys
@@ -17,15 +19,37 @@ def main(name):
     live, recorded, rows = stores.Store(name), stores.Store(stores.RECORDED), []
     for path in sorted((live.writes / "labels").glob("*/*.csv")):
         of, target = path.parent.name, path.stem
-        metas = [stores.read_meta(store.path("labels", of, target)) for store in (live, recorded)]
-        if metas[0].get("device") == metas[1].get("device") or metas[0].get("inputs") != metas[1].get("inputs"):
+        metas = [
+            stores.read_meta(store.path("labels", of, target))
+            for store in (live, recorded)
+        ]
+        if metas[0].get("device") == metas[1].get("device") or metas[0].get(
+            "inputs"
+        ) != metas[1].get("inputs"):
             continue  # asked of other prompts, or by the same device
-        here, there = (store.read("labels", of, target).set_index("prompt_id") for store in (live, recorded))
+        here, there = (
+            store.read("labels", of, target).set_index("prompt_id")
+            for store in (live, recorded)
+        )
         same = here["label"].eq(there["label"].reindex(here.index))
-        about = {"corpus": of, "target": target, "device": metas[0]["device"], "recorded": metas[1]["device"]}
-        rows.append(about | {"dtype": metas[0]["dtype"], "answers": len(here), "same_label": int(same.sum())})
+        about = {
+            "corpus": of,
+            "target": target,
+            "device": metas[0]["device"],
+            "recorded": metas[1]["device"],
+        }
+        rows.append(
+            about
+            | {
+                "dtype": metas[0]["dtype"],
+                "answers": len(here),
+                "same_label": int(same.sum()),
+            }
+        )
     table = pd.DataFrame(rows)
-    stores.write_file(Path(__file__).with_suffix(".csv"), table, "tables", {"store": name})
+    stores.write_file(
+        Path(__file__).with_suffix(".csv"), table, "tables", {"store": name}
+    )
     print(table.to_string(index=False))
 
 

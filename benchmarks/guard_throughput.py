@@ -1,12 +1,15 @@
-"""How many prompts a second every guard of the panel scores, side by side in one run, and what batches give.
+"""How many prompts a second every guard of the panel scores, side by side in one run,
+and what batches give.
 
-`.venv/bin/python benchmarks/guard_throughput.py` writes `benchmarks/guard_throughput.csv` after every guard, and stops
-a guard after the batch in which it has had `--limit` seconds. The prompts are those of the recorded corpus and of its
-twins, and candidates that the rules make of them, in an order drawn by seed, so that a guard which is stopped has seen
-prompts of the same kind. `prompts`, `seconds` and `per_second` tell of what was scored, and of nothing else.
-`one_by_one` and `together` are the seconds of the same first prompts, `ratio` the one by the other. A guard loads
-before its clock starts; one whose package is missing is left out and named on stderr. Only the ratios mean something on
-another machine.
+`.venv/bin/python benchmarks/guard_throughput.py` writes
+`benchmarks/guard_throughput.csv` after every guard, and stops a guard after the batch
+in which it has had `--limit` seconds. The prompts are those of the recorded corpus and
+of its twins, and candidates that the rules make of them, in an order drawn by seed, so
+that a guard which is stopped has seen prompts of the same kind. `prompts`, `seconds`
+and `per_second` tell of what was scored, and of nothing else. `one_by_one` and
+`together` are the seconds of the same first prompts, `ratio` the one by the other. A
+guard loads before its clock starts; one whose package is missing is left out and named
+on stderr. Only the ratios mean something on another machine.
 """
 
 import argparse
@@ -31,7 +34,8 @@ BATCH = 100
 
 
 def prompts(given: pd.DataFrame, most: int) -> list[str]:
-    """Return distinct prompts: those given and then the rules' candidates of them, the first `most`, in a drawn order.
+    """Return distinct prompts: those given and then the rules' candidates of them, the
+    first `most`, in a drawn order.
 
     Parameters
     ----------
@@ -44,7 +48,9 @@ def prompts(given: pd.DataFrame, most: int) -> list[str]:
     list of str
         Fewer than `most` where the rules know no more.
     """
-    made = paraphrase.paraphrase_by_rules(given.rename(columns={"prompt_id": "seed_id"})[["seed_id", "text"]])
+    made = paraphrase.paraphrase_by_rules(
+        given.rename(columns={"prompt_id": "seed_id"})[["seed_id", "text"]]
+    )
     texts = pd.concat([given["text"], made["text"]]).drop_duplicates().head(most)
     return texts.sample(frac=1, random_state=1).tolist()
 
@@ -56,8 +62,11 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def measured(guard: Guard, texts: Sequence[str], limit: float, compared: int) -> dict[str, object]:
-    """Return a guard's row: what it scored until the limit, and a few prompts one by one against all at once.
+def measured(
+    guard: Guard, texts: Sequence[str], limit: float, compared: int
+) -> dict[str, object]:
+    """Return a guard's row: what it scored until the limit, and a few prompts one by
+    one against all at once.
 
     Parameters
     ----------
@@ -98,18 +107,42 @@ def measured(guard: Guard, texts: Sequence[str], limit: float, compared: int) ->
 
 
 def main() -> None:
-    """Measure guard by guard, write the table after each with its meta file, and print it."""
+    """Measure guard by guard, write the table after each with its meta file, and print
+    it.
+    """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--guards", nargs="+", default=list(registry.guard_entries("panel")), help="(default: the panel)"
+        "--guards",
+        nargs="+",
+        default=list(registry.guard_entries("panel")),
+        help="(default: the panel)",
     )
-    parser.add_argument("-n", type=int, default=10_000, help="how many prompts (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=300, help="seconds a guard (default: %(default)s)")
-    parser.add_argument("--compared", type=int, default=100, help="prompts one by one too (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument(
+        "-n", type=int, default=10_000, help="how many prompts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=300,
+        help="seconds a guard (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compared",
+        type=int,
+        default=100,
+        help="prompts one by one too (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).with_suffix(".csv")
+    )
     options = parser.parse_args()
     store = stores.Store(stores.RECORDED)
-    texts = prompts(pd.concat(store.read("corpus", name) for name in (settings.CORPUS, settings.TWINS)), options.n)
+    texts = prompts(
+        pd.concat(
+            store.read("corpus", name) for name in (settings.CORPUS, settings.TWINS)
+        ),
+        options.n,
+    )
     meta = {
         "batch": BATCH,
         "compared": min(options.compared, len(texts)),
@@ -121,7 +154,9 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name in options.guards:
         try:
-            rows.append(measured(panel.load_guard(name), texts, options.limit, options.compared))
+            rows.append(
+                measured(panel.load_guard(name), texts, options.limit, options.compared)
+            )
         except Missing as error:
             print(f"left out: {error}", file=sys.stderr)
             continue

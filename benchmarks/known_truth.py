@@ -1,16 +1,21 @@
-"""Which measure follows how much meaning decides, and nothing else? Worlds of known truth on the real prompts.
+"""Which measure follows how much meaning decides, and nothing else? Worlds of known
+truth on the real prompts.
 
-`python benchmarks/known_truth.py [WORLDS]` writes `benchmarks/known_truth.csv`. Prompts, vectors, perplexities and
-Drift are the recorded ones of SmolLM2 under the safety wrapper; the decisions are drawn. A prompt is rejected where
-a + u + e > 0: u is normal and shared by a cluster, e has variance 1 inside clusters, the share of u in the variance is
-the latent correlation (how much meaning decides), and a gives the refusal rate. The wording e is
+`python benchmarks/known_truth.py [WORLDS]` writes `benchmarks/known_truth.csv`.
+Prompts, vectors, perplexities and Drift are the recorded ones of SmolLM2 under the
+safety wrapper; the decisions are drawn. A prompt is rejected where a + u + e > 0: u is
+normal and shared by a cluster, e has variance 1 inside clusters, the share of u in the
+variance is the latent correlation (how much meaning decides), and a gives the refusal
+rate. The wording e is
 
 - dice: normal, drawn for every prompt;
-- perplexity, or length: how far the prompt's logarithm lies above its cluster's mean, standardized. A coherent rule.
+- perplexity, or length: how far the prompt's logarithm lies above its cluster's mean,
+  standardized. A coherent rule.
 
-A measure of how sensibly a target refuses should follow the correlation (one way, whatever the rate), and neither the
-rate nor the kind of wording. ProbShift is left out (its weight goes to the others), since the answers' first tokens are
-not drawn; so is POSIX.
+A measure of how sensibly a target refuses should follow the correlation (one way,
+whatever the rate), and neither the rate nor the kind of wording. ProbShift is left out
+(its weight goes to the others), since the answers' first tokens are not drawn; so is
+POSIX.
 """
 
 import os
@@ -38,13 +43,20 @@ CORRELATIONS, RATES = (0.0, 0.2, 0.4, 0.6, 0.8), (0.05, 0.2, 0.5)
 
 @cache
 def prompts():
-    """Return what every world shares: corpus, vectors, traces, Drifts and the two coherent wordings."""
+    """Return what every world shares: corpus, vectors, traces, Drifts and the two
+    coherent wordings.
+    """
     files = stores.Store(stores.RECORDED)
     corpus = files.read("corpus", CORPUS)
     traces = trace_store.read_traces(files, CORPUS, corpus, TARGET)
     vectors = encoder.stored_vectors(files, CORPUS, corpus["text"], earlier=True)
-    drifts = signals.DriftCache(traces, files.read("tokens", prompting.model_of_target(TARGET)))
-    logs = {"perplexity": signals.trace_perplexity(traces), "length": traces["user_end"] - traces["user_start"]}
+    drifts = signals.DriftCache(
+        traces, files.read("tokens", prompting.model_of_target(TARGET))
+    )
+    logs = {
+        "perplexity": signals.trace_perplexity(traces),
+        "length": traces["user_end"] - traces["user_start"],
+    }
     wordings = {}
     for name, values in logs.items():
         log = pd.Series(np.log(np.asarray(values, float)))
@@ -59,35 +71,64 @@ def worlds(cell):
     corpus, vectors, traces, drifts, wordings = prompts()
     cluster = pd.factorize(corpus["cluster_id"])[0]
     spread = np.sqrt(correlation / (1 - correlation))
-    rng = np.random.default_rng([["dice", *wordings].index(wording), round(100 * rate), round(10 * correlation)])
-    once = ClusterBootstrap(corpus["cluster_id"], 2)  # the spread over worlds is the uncertainty
+    rng = np.random.default_rng(
+        [["dice", *wordings].index(wording), round(100 * rate), round(10 * correlation)]
+    )
+    once = ClusterBootstrap(
+        corpus["cluster_id"], 2
+    )  # the spread over worlds is the uncertainty
     found = []
     for _ in range(number):
         own = rng.normal(size=len(corpus)) if wording == "dice" else wordings[wording]
         latent = spread * rng.normal(size=cluster.max() + 1)[cluster] + own
         rejected = latent > norm.isf(rate) * np.sqrt(1 + spread**2)
-        labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": np.where(rejected, "reject", "accept")})
+        labels = pd.DataFrame(
+            {
+                "prompt_id": corpus["prompt_id"],
+                "label": np.where(rejected, "reject", "accept"),
+            }
+        )
         pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
         weights = PAPER_WEIGHTS.without_prob_shift()
         scores = confusion.score_prompts(corpus, labels, pairs, weights)
-        values = validity.estimate_measures(corpus, labels, pairs, scores, once, weights)
+        values = validity.estimate_measures(
+            corpus, labels, pairs, scores, once, weights
+        )
         found.append([values[name][0] for name in predictions.MEASURE_TITLES])
     low, high = np.nanpercentile(found, [2.5, 97.5], axis=0)
-    about = {"wording": wording, "frr": rate, "correlation": correlation, "worlds": number}
-    ends = zip(predictions.MEASURE_TITLES, np.nanmean(found, axis=0), low, high, strict=True)
-    return [{**about, "measure": name, "mean": mean, "low": a, "high": b} for name, mean, a, b in ends]
+    about = {
+        "wording": wording,
+        "frr": rate,
+        "correlation": correlation,
+        "worlds": number,
+    }
+    ends = zip(
+        predictions.MEASURE_TITLES, np.nanmean(found, axis=0), low, high, strict=True
+    )
+    return [
+        {**about, "measure": name, "mean": mean, "low": a, "high": b}
+        for name, mean, a, b in ends
+    ]
 
 
 def main():
     """Measure all worlds on two processes and write the table."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    cells = [("dice", rate, correlation, number) for rate, correlation in itertools.product(RATES, CORRELATIONS)]
-    coherent = itertools.product(("perplexity", "length"), (predictions.USUAL_REFUSAL_RATE,), CORRELATIONS)
+    cells = [
+        ("dice", rate, correlation, number)
+        for rate, correlation in itertools.product(RATES, CORRELATIONS)
+    ]
+    coherent = itertools.product(
+        ("perplexity", "length"), (predictions.USUAL_REFUSAL_RATE,), CORRELATIONS
+    )
     cells += [(*cell, number) for cell in coherent]
     with ProcessPoolExecutor(2) as pool:
         table = pd.DataFrame([row for rows in pool.map(worlds, cells) for row in rows])
     stores.write_file(
-        paths.BENCHMARKS_FOLDER / "known_truth.csv", table, "tables", {"worlds": number, "target": TARGET}
+        paths.BENCHMARKS_FOLDER / "known_truth.csv",
+        table,
+        "tables",
+        {"worlds": number, "target": TARGET},
     )
     print(table.round(3).to_string())
 

@@ -1,8 +1,11 @@
-"""Seconds to label 12,000 answers: the labeller in use, its cue list alone, and the usual list of substrings.
+"""Seconds to label 12,000 answers: the labeller in use, its cue list alone, and the
+usual list of substrings.
 
-`python benchmarks/labelling.py` writes `benchmarks/labelling.csv`: the best of `rounds`, all ways in turn in one run.
-The answers are the recorded ones with their requests, repeated; those called `long` have each answer ten times over.
-The labeller in use takes minutes, nearly all of them in the sentence encoder, and is timed in one round.
+`python benchmarks/labelling.py` writes `benchmarks/labelling.csv`: the best of
+`rounds`, all ways in turn in one run. The answers are the recorded ones with their
+requests, repeated; those called `long` have each answer ten times over. The labeller in
+use takes minutes, nearly all of them in the sentence encoder, and is timed in one
+round.
 """
 
 import time
@@ -21,17 +24,38 @@ ROUNDS = 5
 def main():
     """Time all ways in turn; keep the best round of each."""
     store = stores.Store(stores.RECORDED)
-    frames = [store.read("labels", "paraguard_mini", name) for name in registry.published_targets("chat").index]
+    frames = [
+        store.read("labels", "paraguard_mini", name)
+        for name in registry.published_targets("chat").index
+    ]
     found = pd.concat(frames)
-    asked = store.read("corpus", "paraguard_mini").set_index("prompt_id")["text"].loc[found["prompt_id"]]
-    texts, requests = (np.resize(one.fillna("").to_numpy(), ANSWERS) for one in (found["response"], asked))
+    asked = (
+        store.read("corpus", "paraguard_mini")
+        .set_index("prompt_id")["text"]
+        .loc[found["prompt_id"]]
+    )
+    texts, requests = (
+        np.resize(one.fillna("").to_numpy(), ANSWERS)
+        for one in (found["response"], asked)
+    )
     ended = ["stop"] * ANSWERS
-    labelling.label_responses(texts[:1], ended[:1], requests[:1])  # loads the encoder and the classifier
+    labelling.label_responses(
+        texts[:1], ended[:1], requests[:1]
+    )  # loads the encoder and the classifier
     rows = []
-    for length, given in (("recorded", list(texts)), ("long", [text * 10 for text in texts])):
+    for length, given in (
+        ("recorded", list(texts)),
+        ("long", [text * 10 for text in texts]),
+    ):
         ways = {
-            labelling.LABELLER: (1, lambda given=given: labelling.label_responses(given, ended, requests)),
-            refusals.CUES_VERSION: (ROUNDS, lambda given=given: refusals.label_by_cues(given, ended)),
+            labelling.LABELLER: (
+                1,
+                lambda given=given: labelling.label_responses(given, ended, requests),
+            ),
+            refusals.CUES_VERSION: (
+                ROUNDS,
+                lambda given=given: refusals.label_by_cues(given, ended),
+            ),
             "substrings": (ROUNDS, lambda given=given: refusals.has_substring(given)),
         }
         best = dict.fromkeys(ways, np.inf)
@@ -43,7 +67,13 @@ def main():
                     best[name] = min(best[name], time.perf_counter() - started)
         mean = float(np.mean([len(text) for text in given]))
         rows += [
-            {"answers": length, "characters": round(mean), "way": name, "rounds": ways[name][0], "seconds": seconds}
+            {
+                "answers": length,
+                "characters": round(mean),
+                "way": name,
+                "rounds": ways[name][0],
+                "seconds": seconds,
+            }
             | {"times_substrings": seconds / best["substrings"]}
             for name, seconds in best.items()
         ]

@@ -1,12 +1,15 @@
-"""Does DR travel? Forty clusters in German and forty in Spanish, asked of the recorded models. Exploratory.
+"""Does DR travel? Forty clusters in German and forty in Spanish, asked of the recorded
+models. Exploratory.
 
-`python benchmarks/languages.py STORE` labels the answers of a live store (`traces/paraguard_german`,
-`traces/paraguard_spanish`) by `languages/refusal_cues.csv`, and by the usual labeller where a model answers in English;
-it writes `languages/decisions.csv`, without answers. Without STORE it reads these. It then compares decisions with two
-blind readings (`languages/readings.csv`) and writes `languages.csv`: agreement, and FRR and DR of each system.
+`python benchmarks/languages.py STORE` labels the answers of a live store
+(`traces/paraguard_german`, `traces/paraguard_spanish`) by `languages/refusal_cues.csv`,
+and by the usual labeller where a model answers in English; it writes
+`languages/decisions.csv`, without answers. Without STORE it reads these. It then
+compares decisions with two blind readings (`languages/readings.csv`) and writes
+`languages.csv`: agreement, and FRR and DR of each system.
 
-The cue lists were written when four answers of each system had been looked at, before the readings, and not changed
-after. SmolLM2 is left out: it speaks neither language.
+The cue lists were written when four answers of each system had been looked at, before
+the readings, and not changed after. SmolLM2 is left out: it speaks neither language.
 """
 
 import re
@@ -25,7 +28,11 @@ FOLDER = Path(__file__).with_suffix("")
 LANGUAGES = ("german", "spanish")
 MODELS = ("qwen2.5-coder-0.5b-instruct-q4_k_m", "qwen2.5-coder-1.5b-instruct-q4_k_m")
 OPENING = 250  # characters that are searched for a cue
-REFUSED = {"full_refusal": "reject", "partial_refusal": "reject", "full_compliance": "accept"}
+REFUSED = {
+    "full_refusal": "reject",
+    "partial_refusal": "reject",
+    "full_compliance": "accept",
+}
 
 
 def label_answers(language, traces, prompts):
@@ -34,9 +41,13 @@ def label_answers(language, traces, prompts):
     openings = traces["response"].fillna("").str.lower().str.slice(0, OPENING)
     found = labelling.label_answers(traces, prompts)["label"].eq("reject").to_numpy()
     for cue in cues.itertuples():
-        hit = openings.map(lambda text, pattern=cue.pattern: bool(re.search(pattern, text)))
+        hit = openings.map(
+            lambda text, pattern=cue.pattern: bool(re.search(pattern, text))
+        )
         if isinstance(cue.unless, str):
-            hit &= ~openings.map(lambda text, pattern=cue.unless: bool(re.search(pattern, text)))
+            hit &= ~openings.map(
+                lambda text, pattern=cue.unless: bool(re.search(pattern, text))
+            )
         found = found | hit.to_numpy()
     return np.where(openings.eq(""), "unparsed", np.where(found, "reject", "accept"))
 
@@ -47,7 +58,10 @@ def read_prompts(language):
 
 
 def decide(name):
-    """Label the answers of a live store; return and write decisions: language, target, prompt_id, label."""
+    """Label the answers of a live store.
+
+    Return and write decisions: language, target, prompt_id, label.
+    """
     store, rows = stores.Store(name), []
     for language in LANGUAGES:
         prompts = read_prompts(language)
@@ -56,7 +70,11 @@ def decide(name):
                 target = f"{model}--{wrapper}"
                 traces = store.read("traces", f"paraguard_{language}", target)
                 label = label_answers(language, traces, prompts)
-                rows.append(traces[["prompt_id"]].assign(language=language, target=target, label=label))
+                rows.append(
+                    traces[["prompt_id"]].assign(
+                        language=language, target=target, label=label
+                    )
+                )
     table = pd.concat(rows)[["language", "target", "prompt_id", "label"]]
     table.to_csv(FOLDER / "decisions.csv", index=False)
     return table
@@ -68,26 +86,56 @@ def main(name=""):
     readings = pd.read_csv(FOLDER / "readings.csv")
     rows = []
     for language in LANGUAGES:
-        prompts, own = read_prompts(language), decisions[decisions["language"] == language]
+        prompts, own = (
+            read_prompts(language),
+            decisions[decisions["language"] == language],
+        )
         groups = ClusterBootstrap(prompts["cluster_id"])
-        read = readings[readings["language"] == language].merge(own, on=["language", "target", "prompt_id"])
-        read = read.assign(**{one: read[one].map(REFUSED) for one in ("first", "second")})
-        pairs = {"label and first": ("label", "first"), "label and second": ("label", "second")}
-        for about, (one, other) in (pairs | {"two readers": ("first", "second")}).items():
+        read = readings[readings["language"] == language].merge(
+            own, on=["language", "target", "prompt_id"]
+        )
+        read = read.assign(
+            **{one: read[one].map(REFUSED) for one in ("first", "second")}
+        )
+        pairs = {
+            "label and first": ("label", "first"),
+            "label and second": ("label", "second"),
+        }
+        for about, (one, other) in (
+            pairs | {"two readers": ("first", "second")}
+        ).items():
             known = read.dropna(subset=[one, other])
             ids = known["prompt_id"].str.rpartition("-")[0]
-            kappa = groups.kappa(ids, known[one].eq("reject"), known[other].eq("reject"))
-            rows.append({"language": language, "about": about, "n": len(known)} | to_columns({"kappa": kappa}))
+            kappa = groups.kappa(
+                ids, known[one].eq("reject"), known[other].eq("reject")
+            )
+            rows.append(
+                {"language": language, "about": about, "n": len(known)}
+                | to_columns({"kappa": kappa})
+            )
         for target, found in own.groupby("target", sort=False):
-            labels = prompts[["prompt_id"]].merge(found[["prompt_id", "label"]], on="prompt_id", how="left")
-            labels = labels.assign(kind=None, rule=None, p_refusal=np.nan, answer=None, response=None)
+            labels = prompts[["prompt_id"]].merge(
+                found[["prompt_id", "label"]], on="prompt_id", how="left"
+            )
+            labels = labels.assign(
+                kind=None, rule=None, p_refusal=np.nan, answer=None, response=None
+            )
             rate = confusion.rate_row(target, prompts, labels, groups)
-            shared = wording.wording_tables(prompts, {target: labels}, groups)[0].iloc[0]
+            shared = wording.wording_tables(prompts, {target: labels}, groups)[0].iloc[
+                0
+            ]
             kept = ["frr", "dr", "dr_near", "dr_free"]
             both = {**rate, **shared.filter(regex="^dr_(near|free)").to_dict()}
             kept = [f"{one}{end}" for one in kept for end in ("", "_low", "_high")]
-            about = {"language": language, "about": target, "n": rate["n_scored"], "n_reject": rate["n_reject"]}
-            rows.append(about | {one: both[one] for one in kept} | {"few": rate["few_dr"]})
+            about = {
+                "language": language,
+                "about": target,
+                "n": rate["n_scored"],
+                "n_reject": rate["n_reject"],
+            }
+            rows.append(
+                about | {one: both[one] for one in kept} | {"few": rate["few_dr"]}
+            )
     table = pd.DataFrame(rows)
     stores.write_file(Path(__file__).with_suffix(".csv"), table, "tables", {})
     print(table.round(3).to_string(index=False))

@@ -1,8 +1,10 @@
-"""How fast prompts are asked, side by side in one run: the usual ways against this project's engine.
+"""How fast prompts are asked, side by side in one run: the usual ways against this
+project's engine.
 
-`.venv/bin/python benchmarks/query_throughput.py` takes about half an hour on two cores. Every way answers the same
-prompts greedily with the same number of tokens; all but llama.cpp (used where `llama-cpp-python` is installed) also
-deliver the trace. Labels, tokens and losses are compared with the usual loop's. Only the ratios mean something on
+`.venv/bin/python benchmarks/query_throughput.py` takes about half an hour on two cores.
+Every way answers the same prompts greedily with the same number of tokens; all but
+llama.cpp (used where `llama-cpp-python` is installed) also deliver the trace. Labels,
+tokens and losses are compared with the usual loop's. Only the ratios mean something on
 another machine; the matrix-product peak is measured in the same process.
 """
 
@@ -20,7 +22,12 @@ from tqdm import tqdm
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.labels import refusals
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.engine import Engine, count_shared_tokens, find_stop_tokens, split_into_batches
+from paraguard_utils.models.engine import (
+    Engine,
+    count_shared_tokens,
+    find_stop_tokens,
+    split_into_batches,
+)
 
 SIZES = (1, 16, 64)
 """Further decode batches whose answers must be the same."""
@@ -64,19 +71,27 @@ def peak(dtype, size=2048, seconds=1):
 
 
 def user_nll(request, logits):
-    """Return the losses on the user's tokens from the logits of the whole prompt, shape (tokens, vocabulary)."""
+    """Return the losses on the user's tokens from the logits of the whole prompt, shape
+    (tokens, vocabulary).
+    """
     start, end = request.user_start, request.user_end
     targets = torch.tensor(request.token_ids[start:end])
-    return torch.nn.functional.cross_entropy(logits[start - 1 : end - 1].float(), targets, reduction="none").numpy()
+    return torch.nn.functional.cross_entropy(
+        logits[start - 1 : end - 1].float(), targets, reduction="none"
+    ).numpy()
 
 
 def trimmed(tokens, stops):
     """Return an answer up to its first stop token."""
-    return next((tokens[:i] for i, token in enumerate(tokens) if token in stops), tokens)
+    return next(
+        (tokens[:i] for i, token in enumerate(tokens) if token in stops), tokens
+    )
 
 
 def generated(model, requests, size, new):
-    """Ask with the library's `generate`, `size` prompts at a time, and run each batch once more for the trace."""
+    """Ask with the library's `generate`, `size` prompts at a time, and run each batch
+    once more for the trace.
+    """
     network, pad = model.network, 0
     stops = set(find_stop_tokens(model))
     answers, losses = [], []
@@ -84,15 +99,25 @@ def generated(model, requests, size, new):
         part = requests[start : start + size]
         width = max(len(request.token_ids) for request in part)
         gaps = [width - len(request.token_ids) for request in part]
-        ids = torch.tensor([[pad] * gap + list(r.token_ids) for r, gap in zip(part, gaps, strict=True)])
+        ids = torch.tensor(
+            [[pad] * gap + list(r.token_ids) for r, gap in zip(part, gaps, strict=True)]
+        )
         mask = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps])
         with torch.inference_mode():
             out = network.generate(
-                ids, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=min(stops)
+                ids,
+                attention_mask=mask,
+                max_new_tokens=new,
+                do_sample=False,
+                pad_token_id=min(stops),
             )
             position_ids = (mask.cumsum(1) - 1).clamp(min=0)
-            logits = network(input_ids=ids, attention_mask=mask, position_ids=position_ids).logits
-        for request, gap, row, own in zip(part, gaps, out[:, width:].tolist(), logits, strict=True):
+            logits = network(
+                input_ids=ids, attention_mask=mask, position_ids=position_ids
+            ).logits
+        for request, gap, row, own in zip(
+            part, gaps, out[:, width:].tolist(), logits, strict=True
+        ):
             answers.append(trimmed(row, stops))
             losses.append(user_nll(request, own[gap:]))
             torch.log_softmax(own[-1].double(), dim=-1).topk(64)
@@ -107,11 +132,17 @@ def engine(model, requests, size, new):
     with tqdm(total=len(requests), desc=f"engine {size}") as bar:
         for batch in split_into_batches(requests, size, new):
             rows = running.ask(batch)
-            # `ask` decodes the longest first and `batches` hands them over in that order.
+            # `ask` decodes the longest first and `batches` hands them over in that
+            # order.
             for row, tokens in zip(rows, running.tokens, strict=True):
-                found[row["prompt_id"]] = (tokens, row["token_nll"][row["user_start"] : row["user_end"]])
+                found[row["prompt_id"]] = (
+                    tokens,
+                    row["token_nll"][row["user_start"] : row["user_end"]],
+                )
             bar.update(len(rows))
-    answers, losses = zip(*(found[request.prompt_id] for request in requests), strict=True)
+    answers, losses = zip(
+        *(found[request.prompt_id] for request in requests), strict=True
+    )
     return {
         "answers": list(answers),
         "losses": list(losses),
@@ -121,15 +152,22 @@ def engine(model, requests, size, new):
 
 
 def llama_cpp(path, requests, new):
-    """Ask llama.cpp one prompt at a time; it keeps the cache of the longest common beginning by itself. No trace."""
+    """Ask llama.cpp one prompt at a time.
+
+    It keeps the cache of the longest common beginning by itself. No trace.
+    """
     from llama_cpp import Llama
 
-    llama = Llama(str(path), n_ctx=2048, n_threads=torch.get_num_threads(), verbose=False)
+    llama = Llama(
+        str(path), n_ctx=2048, n_threads=torch.get_num_threads(), verbose=False
+    )
     stops = {llama.token_eos()}
     answers = []
     for request in tqdm(requests, desc="llama.cpp"):
         tokens = []
-        for token in llama.generate(list(request.token_ids), temp=0.0, top_k=1, repeat_penalty=1.0):
+        for token in llama.generate(
+            list(request.token_ids), temp=0.0, top_k=1, repeat_penalty=1.0
+        ):
             if token in stops or len(tokens) == new:
                 break
             tokens.append(token)
@@ -138,7 +176,9 @@ def llama_cpp(path, requests, new):
 
 
 def prefill_flops(model, requests):
-    """Return the products a prefill needs: linear layers on real tokens, the output layer where a trace needs it."""
+    """Return the products a prefill needs: linear layers on real tokens, the output
+    layer where a trace needs it.
+    """
     head = model.network.get_output_embeddings()
     body = sum(
         module.weight.numel()
@@ -153,43 +193,57 @@ def prefill_flops(model, requests):
 
 def texts(tokenizer, answers):
     """Return answers as a trace holds them."""
-    return [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in answers]
+    return [
+        tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in answers
+    ]
 
 
 def compared(way, found, seconds, usual, tokenizer):
     """Return one row of the table."""
     labels, truth = (
-        refusals.label_by_cues(texts(tokenizer, run["answers"]), ["length"] * len(run["answers"]))["label"]
+        refusals.label_by_cues(
+            texts(tokenizer, run["answers"]), ["length"] * len(run["answers"])
+        )["label"]
         for run in (found, usual)
     )
     same = sum(a == b for a, b in zip(found["answers"], usual["answers"], strict=True))
-    pairs = zip(found["losses"], usual["losses"], strict=True) if found["losses"] else []
+    pairs = (
+        zip(found["losses"], usual["losses"], strict=True) if found["losses"] else []
+    )
     return {
         "way": way,
         "seconds": seconds,
         "prompts_per_second": len(found["answers"]) / seconds,
         "answers_equal": same,
         "labels_changed": int((labels != truth).sum()),
-        "largest_nll_difference": max((float(np.abs(a - b).max()) for a, b in pairs), default=np.nan),
+        "largest_nll_difference": max(
+            (float(np.abs(a - b).max()) for a, b in pairs), default=np.nan
+        ),
         "prefill_seconds": found.get("prefill_seconds", np.nan),
         "decode_seconds": found.get("decode_seconds", np.nan),
     }
 
 
 def measure(options, corpus):
-    """Run every way and return the table: for the ways that are run in turn more than once, the quicker run."""
+    """Run every way and return the table: for the ways that are run in turn more than
+    once, the quicker run.
+    """
     source = loading.resolve_model(options.model)
     table, usual = [], None
     plain = loading.load_model(source, packed=False)
     frame = prompting.PromptContext(
         source.weights_id,
         "float32",
-        *prompting.render_wrapper(plain.tokenizer, registry.wrappers()[options.wrapper]["text"]),
+        *prompting.render_wrapper(
+            plain.tokenizer, registry.wrappers()[options.wrapper]["text"]
+        ),
         prompting.Decoding(options.new),
     )
     requests = prompting.tokenize_prompts(corpus, plain.tokenizer, frame)
     flops = prefill_flops(plain, requests)
-    engine(plain, requests[:4], 4, 4)  # the first calls of a process are slow, and not what is measured
+    engine(
+        plain, requests[:4], 4, 4
+    )  # the first calls of a process are slow, and not what is measured
 
     def timed(way, ask, *args, dtype=torch.float32):
         before = peak(dtype)
@@ -197,9 +251,14 @@ def measure(options, corpus):
         found = ask(*args)
         seconds = time.perf_counter() - started
         row = compared(way, found, seconds, usual or found, plain.tokenizer)
-        # Other work on the machine comes and goes: the peak is the better of just before and just after.
+        # Other work on the machine comes and goes: the peak is the better of just
+        # before and just after.
         table.append(row | {"peak_gflops": max(before, peak(dtype))})
-        print(f"{way}: {row['prompts_per_second']:.3g} prompts/s", file=sys.stderr, flush=True)
+        print(
+            f"{way}: {row['prompts_per_second']:.3g} prompts/s",
+            file=sys.stderr,
+            flush=True,
+        )
         return found
 
     usual = timed(USUAL, generated, plain, requests, 1, options.new)
@@ -208,17 +267,51 @@ def measure(options, corpus):
         timed(GENERATE, generated, plain, requests, 16, options.new)
         timed(ENGINE, engine, packed, requests, 128, options.new)
         if source.path.suffix == ".gguf" and find_spec("llama_cpp"):
-            timed("llama.cpp, the GGUF file, one at a time, no trace", llama_cpp, source.path, requests, options.new)
+            timed(
+                "llama.cpp, the GGUF file, one at a time, no trace",
+                llama_cpp,
+                source.path,
+                requests,
+                options.new,
+            )
     for size in SIZES:
-        timed(f"engine, float32, batch {size}", engine, packed, requests, size, options.new)
-    timed("engine, float32, plain layers, batch 128", engine, plain, requests, 128, options.new)
+        timed(
+            f"engine, float32, batch {size}",
+            engine,
+            packed,
+            requests,
+            size,
+            options.new,
+        )
+    timed(
+        "engine, float32, plain layers, batch 128",
+        engine,
+        plain,
+        requests,
+        128,
+        options.new,
+    )
     half = loading.load_model(source, "bfloat16")
-    timed("engine, bfloat16, batch 128", engine, half, requests, 128, options.new, dtype=torch.bfloat16)
+    timed(
+        "engine, bfloat16, batch 128",
+        engine,
+        half,
+        requests,
+        128,
+        options.new,
+        dtype=torch.bfloat16,
+    )
     table = pd.DataFrame(table)
     best = table.groupby("way", sort=False)["seconds"].idxmin()
-    for column, worst in (("answers_equal", "min"), ("labels_changed", "max"), ("largest_nll_difference", "max")):
+    for column, worst in (
+        ("answers_equal", "min"),
+        ("labels_changed", "max"),
+        ("largest_nll_difference", "max"),
+    ):
         table[column] = table.groupby("way")[column].transform(worst)
-    table = table.loc[best].assign(runs=table["way"].value_counts()[table.loc[best, "way"]].to_numpy())
+    table = table.loc[best].assign(
+        runs=table["way"].value_counts()[table.loc[best, "way"]].to_numpy()
+    )
     rate = table.set_index("way")["prompts_per_second"]
     table.insert(3, "times_usual_loop", table["prompts_per_second"] / rate[USUAL])
     table.insert(4, "times_generate", table["prompts_per_second"] / rate[GENERATE])
@@ -228,27 +321,61 @@ def measure(options, corpus):
 
 
 def prompts(options):
-    """Return the prompts to ask: a seeded sample of a CSV's column, or of the recorded corpus."""
+    """Return the prompts to ask: a seeded sample of a CSV's column, or of the recorded
+    corpus.
+    """
     if options.prompts:
-        frame = stores.read_file(options.prompts, "tables").rename(columns={options.column: "text"})
+        frame = stores.read_file(options.prompts, "tables").rename(
+            columns={options.column: "text"}
+        )
     else:
         frame = stores.Store(stores.RECORDED).read("corpus", "paraguard_mini")
     frame = frame.assign(text=frame["text"].str.strip()).drop_duplicates("text")
-    frame = frame.sample(min(options.n, len(frame)), random_state=1).reset_index(drop=True)
-    return frame.assign(prompt_id=[f"p{i:05d}" for i in range(len(frame))])[["prompt_id", "text"]]
+    frame = frame.sample(min(options.n, len(frame)), random_state=1).reset_index(
+        drop=True
+    )
+    return frame.assign(prompt_id=[f"p{i:05d}" for i in range(len(frame))])[
+        ["prompt_id", "text"]
+    ]
 
 
 def main():
     """Measure, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="any name that notebook 02 takes")
+    parser.add_argument(
+        "--model",
+        default="smollm2-135m-instruct",
+        help="any name that notebook 02 takes",
+    )
     parser.add_argument("--wrapper", default="safety")
-    parser.add_argument("--prompts", type=Path, help="CSV file of prompts (default: the recorded corpus)")
-    parser.add_argument("--column", default="text", help="its column of prompts (default: %(default)s)")
-    parser.add_argument("-n", type=int, default=128, help="how many prompts, sampled (default: %(default)s)")
-    parser.add_argument("--new", type=int, default=64, help="new tokens (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of the headline ways (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=paths.RESULTS / "benchmarks" / "query_throughput.csv")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        help="CSV file of prompts (default: the recorded corpus)",
+    )
+    parser.add_argument(
+        "--column", default="text", help="its column of prompts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-n",
+        type=int,
+        default=128,
+        help="how many prompts, sampled (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--new", type=int, default=64, help="new tokens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=2,
+        help="runs of the headline ways (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=paths.RESULTS / "benchmarks" / "query_throughput.csv",
+    )
     options = parser.parse_args()
     corpus = prompts(options)
     table = measure(options, corpus)

@@ -1,11 +1,14 @@
-"""What remedies that ask a model cost: queries, tokens and seconds a prompt, beside the untouched model.
+"""What remedies that ask a model cost: queries, tokens and seconds a prompt, beside the
+untouched model.
 
-`.venv/bin/python benchmarks/remedy_cost.py` writes `benchmarks/remedy_cost.csv`. Prompts are drawn by seed from the
-recorded corpus and its twins, and asked in one batch; all remedies take turns, round by round, so that what else
-happens on the machine falls on all of them. What a remedy learns is put in by hand, for the cost does not hang on it. A
-tuned model, once merged, costs what the untouched one does, and remedies that read only what was asked already cost
-nothing: neither has a row. `ratio` is seconds to those of the untouched model, in the same run; only that means
-something on another machine.
+`.venv/bin/python benchmarks/remedy_cost.py` writes `benchmarks/remedy_cost.csv`.
+Prompts are drawn by seed from the recorded corpus and its twins, and asked in one
+batch; all remedies take turns, round by round, so that what else happens on the machine
+falls on all of them. What a remedy learns is put in by hand, for the cost does not hang
+on it. A tuned model, once merged, costs what the untouched one does, and remedies that
+read only what was asked already cost nothing: neither has a row. `ratio` is seconds to
+those of the untouched model, in the same run; only that means something on another
+machine.
 """
 
 import argparse
@@ -48,13 +51,19 @@ def learned(base: UntouchedSystem) -> dict[str, LocalBackend]:
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     first, last = round(shape[0] / 3), round(shape[0] * 2 / 3)
     return {
-        "ablated": ablated.AblatedModel(base.local, {}, ablated.Ablation(drawn[0], 0, 1.0)),
-        "steered": steered.SteeredModel(base.local, {}, steered.Steering(drawn, drawn, first, last, 0.0, 0.1)),
+        "ablated": ablated.AblatedModel(
+            base.local, {}, ablated.Ablation(drawn[0], 0, 1.0)
+        ),
+        "steered": steered.SteeredModel(
+            base.local, {}, steered.Steering(drawn, drawn, first, last, 0.0, 0.1)
+        ),
         "self-cd": self_cd.ContrastiveModel(base.local, {}, {"alpha": 1.0}),
     }
 
 
-def ways(base: UntouchedSystem, thirds: splits.Splits) -> dict[str, tuple[LocalBackend, Callable[[Corpus], Corpus]]]:
+def ways(
+    base: UntouchedSystem, thirds: splits.Splits
+) -> dict[str, tuple[LocalBackend, Callable[[Corpus], Corpus]]]:
     """Return what every remedy asks, and of whom."""
 
     def same(prompts: Corpus) -> Corpus:
@@ -63,13 +72,23 @@ def ways(base: UntouchedSystem, thirds: splits.Splits) -> dict[str, tuple[LocalB
     def rewordings(prompts: Corpus) -> Corpus:
         return reword.reword_prompts(prompts)
 
-    asking = {"self-reminder": self_reminder, "demonstrations": demonstrations, "rewritten": rewritten}
+    asking = {
+        "self-reminder": self_reminder,
+        "demonstrations": demonstrations,
+        "rewritten": rewritten,
+    }
     found = {UNTOUCHED: (base.local, same)}
     for name, module in asking.items():
         target = module.apply(base, thirds.train, thirds.validation)
         found[name] = (target.respondent(), same)
-    found["paraphrased"] = (base.local, lambda prompts: rewordings(prompts).drop_duplicates("cluster_id"))
-    found["vote"] = (base.local, lambda prompts: pd.concat([prompts, rewordings(prompts)], ignore_index=True))
+    found["paraphrased"] = (
+        base.local,
+        lambda prompts: rewordings(prompts).drop_duplicates("cluster_id"),
+    )
+    found["vote"] = (
+        base.local,
+        lambda prompts: pd.concat([prompts, rewordings(prompts)], ignore_index=True),
+    )
     found["smooth-llm"] = (base.local, smooth_llm.copy_prompts)
     return found | {name: (model, same) for name, model in learned(base).items()}
 
@@ -77,19 +96,34 @@ def ways(base: UntouchedSystem, thirds: splits.Splits) -> dict[str, tuple[LocalB
 def main() -> None:
     """Measure, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-n", type=int, default=16, help="prompts of each corpus (default: %(default)s)")
+    parser.add_argument(
+        "-n", type=int, default=16, help="prompts of each corpus (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
-    parser.add_argument("--new", type=int, default=64, help="new tokens (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument(
+        "--new", type=int, default=64, help="new tokens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).with_suffix(".csv")
+    )
     options = parser.parse_args()
     store = stores.Store(stores.RECORDED)
-    corpora = {name: store.read("corpus", name) for name in (settings.CORPUS, settings.TWINS)}
+    corpora = {
+        name: store.read("corpus", name) for name in (settings.CORPUS, settings.TWINS)
+    }
     config = settings.check_settings(
-        {"store": stores.RECORDED, "corpus": settings.CORPUS, "max_new_tokens": options.new}
+        {
+            "store": stores.RECORDED,
+            "corpus": settings.CORPUS,
+            "max_new_tokens": options.new,
+        }
     )
     base = UntouchedSystem(store, TARGET, corpora, config)
     thirds = splits.split_clusters(*corpora.values())
-    prompts = pd.concat([side.sample(options.n, random_state=1) for side in thirds.test], ignore_index=True)
+    prompts = pd.concat(
+        [side.sample(options.n, random_state=1) for side in thirds.test],
+        ignore_index=True,
+    )
     text = registry.wrappers()[base.wrapper]["text"]
     tokenizer = base.local.reader.tokenizer
     spent: dict[str, list[float]] = defaultdict(list)
@@ -100,16 +134,33 @@ def main() -> None:
             started = time.perf_counter()
             asked = texts(prompts)
             context = model.context(text, prompting.Decoding(options.new))
-            rows = pd.concat(model.answers(asked, context, name, set(), len(asked)), ignore_index=True)
+            rows = pd.concat(
+                model.answers(asked, context, name, set(), len(asked)),
+                ignore_index=True,
+            )
             if turn:  # the first round loads
                 spent[name].append(time.perf_counter() - started)
-            out = sum(map(len, tokenizer(rows["response"].tolist(), add_special_tokens=False)["input_ids"]))
-            read = rows["token_ids"].map(len).sum()
-            if name == "self-cd":  # reads every prompt a second time, without the wrapper
-                plain = prompting.tokenize_prompts(
-                    asked, tokenizer, base.local.context("", prompting.Decoding(options.new))
+            out = sum(
+                map(
+                    len,
+                    tokenizer(rows["response"].tolist(), add_special_tokens=False)[
+                        "input_ids"
+                    ],
                 )
-                read, out = read + sum(len(request.token_ids) for request in plain), 2 * out
+            )
+            read = rows["token_ids"].map(len).sum()
+            if (
+                name == "self-cd"
+            ):  # reads every prompt a second time, without the wrapper
+                plain = prompting.tokenize_prompts(
+                    asked,
+                    tokenizer,
+                    base.local.context("", prompting.Decoding(options.new)),
+                )
+                read, out = (
+                    read + sum(len(request.token_ids) for request in plain),
+                    2 * out,
+                )
             counted[name] = (len(asked), read, out)
     table = pd.DataFrame(
         [
@@ -124,8 +175,17 @@ def main() -> None:
             for name, (queries, read, out) in counted.items()
         ]
     )
-    meta = {"prompts": len(prompts), "rounds": options.rounds, "threads": torch.get_num_threads()}
-    stores.write_file(options.output, table, "tables", meta | {"torch": torch.__version__, "target": TARGET})
+    meta = {
+        "prompts": len(prompts),
+        "rounds": options.rounds,
+        "threads": torch.get_num_threads(),
+    }
+    stores.write_file(
+        options.output,
+        table,
+        "tables",
+        meta | {"torch": torch.__version__, "target": TARGET},
+    )
     print(table.to_string(index=False, float_format="%.4g"))
     print(f"written to {paths.display_path(options.output)}")
 

@@ -1,19 +1,25 @@
-"""Do the measures follow what they should where nobody's safety is at stake? The paper's missing baseline.
+"""Do the measures follow what they should where nobody's safety is at stake? The
+paper's missing baseline.
 
-`python benchmarks/sentiment.py [MODEL...]` asks several systems of 80 authored reviews, each in six phrasings
-(`data/sentiment.csv`), whether the writer is dissatisfied, and writes `benchmarks/sentiment_decisions.csv` (every
-system's decision) and `benchmarks/sentiment.csv` (the measures). A yes counts as a rejection, everything else as an
-acceptance. The systems are
+`python benchmarks/sentiment.py [MODEL...]` asks several systems of 80 authored reviews,
+each in six phrasings (`data/sentiment.csv`), whether the writer is dissatisfied, and
+writes `benchmarks/sentiment_decisions.csv` (every system's decision) and
+`benchmarks/sentiment.csv` (the measures). A yes counts as a rejection, everything else
+as an acceptance. The systems are
 
 - textblob: a lexicon; negative below a polarity of 0;
-- restaurant-analysis: a linear model over word counts, trained by others on restaurant reviews; negative where that is
-  the most probable of its three classes. Only its coefficients are read (`requirements-optional-models.txt`);
-- each MODEL (default: the embedded chat models): yes where "yes" is a more probable first token than "no".
+- restaurant-analysis: a linear model over word counts, trained by others on restaurant
+  reviews; negative where that is the most probable of its three classes. Only its
+  coefficients are read (`requirements-optional-models.txt`);
+- each MODEL (default: the embedded chat models): yes where "yes" is a more probable
+  first token than "no".
 
-Decisions are turned with a probability of 0, 5, 10 and 20 %, twenty times each (noise), on three sets of clusters: the
-clear ones, all, and as many mixed as clear ones (overlap of the classes: a mixed review is neither yes nor no). Values
-and the ends of intervals over clusters are means over the twenty. `expected_dr` is what noise makes of the DR without
-it, by the formula of `docs/method.md` (Disagreement). Perplexity, Drift and ProbShift are the packaged chat model's.
+Decisions are turned with a probability of 0, 5, 10 and 20 %, twenty times each (noise),
+on three sets of clusters: the clear ones, all, and as many mixed as clear ones (overlap
+of the classes: a mixed review is neither yes nor no). Values and the ends of intervals
+over clusters are means over the twenty. `expected_dr` is what noise makes of the DR
+without it, by the formula of `docs/method.md` (Disagreement). Perplexity, Drift and
+ProbShift are the packaged chat model's.
 """
 
 import os
@@ -33,7 +39,13 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.analysis import confusion, evaluation, predictions, signals, validity
+from paraguard_utils.analysis import (
+    confusion,
+    evaluation,
+    predictions,
+    signals,
+    validity,
+)
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
@@ -81,9 +93,17 @@ def lexicon(texts):
 
 
 def linear(texts):
-    """Return whether the packaged linear model calls texts negative; stop words are in its vocabulary or not."""
-    folder = importlib.metadata.distribution("restaurant-analysis").locate_file("restaurant_analysis/bin")
-    words, model = (Unpickler((folder / file).open("rb")).load() for file in ("vectorizer.pkl", "model_lr.pkl"))
+    """Return whether the packaged linear model calls texts negative.
+
+    Stop words are in its vocabulary or not.
+    """
+    folder = importlib.metadata.distribution("restaurant-analysis").locate_file(
+        "restaurant_analysis/bin"
+    )
+    words, model = (
+        Unpickler((folder / file).open("rb")).load()
+        for file in ("vectorizer.pkl", "model_lr.pkl")
+    )
     stem = PorterStemmer().stem
     decided = []
     for text in texts:
@@ -95,12 +115,17 @@ def linear(texts):
 
 
 def chat(store, corpus, name):
-    """Ask a chat model; return its target name and whether "yes" is likelier than "no" (None: it says neither)."""
+    """Ask a chat model; return its target name and whether "yes" is likelier than "no"
+    (None: it says neither).
+    """
     model = loading.load_model(loading.resolve_model(name))
-    traces = trace_store.query_model(store, NAME, corpus, model, WRAPPER, prompting.Decoding(4))
+    traces = trace_store.query_model(
+        store, NAME, corpus, model, WRAPPER, prompting.Decoding(4)
+    )
     trace_store.write_tokens(store, model, [traces])
     words = {
-        number: model.tokenizer.decode([number]).strip().lower() for number in {*np.concatenate(traces["next_ids"])}
+        number: model.tokenizer.decode([number]).strip().lower()
+        for number in {*np.concatenate(traces["next_ids"])}
     }
     decided = []
     for ids, logs in zip(traces["next_ids"], traces["next_logprobs"], strict=True):
@@ -112,17 +137,31 @@ def chat(store, corpus, name):
 
 def decisions(store, corpus, models):
     """Return every system's label of every text, systems in columns."""
-    found = {"textblob": lexicon(corpus["text"]), "restaurant-analysis": linear(corpus["text"])}
+    found = {
+        "textblob": lexicon(corpus["text"]),
+        "restaurant-analysis": linear(corpus["text"]),
+    }
     found |= dict(chat(store, corpus, name) for name in models)
     label = {True: "reject", False: "accept"}
-    return pd.DataFrame({name: [label.get(one, "unparsed") for one in own] for name, own in found.items()})
+    return pd.DataFrame(
+        {
+            name: [label.get(one, "unparsed") for one in own]
+            for name, own in found.items()
+        }
+    )
 
 
 def kept(corpus, overlap, rng):
-    """Return the ids of one set of clusters: clear ones, all, or as many mixed as clear ones (drawn)."""
+    """Return the ids of one set of clusters: clear ones, all, or as many mixed as clear
+    ones (drawn).
+    """
     kind = corpus.groupby("cluster_id")["sentiment"].first()
     clear, mixed = kind.index[kind != "mixed"], kind.index[kind == "mixed"]
-    chosen = {"none": clear, "quarter": kind.index, "half": [*mixed, *rng.choice(clear, len(mixed), replace=False)]}
+    chosen = {
+        "none": clear,
+        "quarter": kind.index,
+        "half": [*mixed, *rng.choice(clear, len(mixed), replace=False)],
+    }
     return sorted(chosen[overlap])
 
 
@@ -133,30 +172,51 @@ def turned(label, noise, rng):
 
 
 def measured(task):
-    """Return one row: a system's measures on one set of clusters with some noise, averaged over the repeats."""
+    """Return one row: a system's measures on one set of clusters with some noise,
+    averaged over the repeats.
+    """
     corpus, vectors, traces, drifts, system, label, overlap, noise = task
     found, expected = [], []
     for repeat in range(REPEATS):
         rng = np.random.default_rng([repeat, round(100 * noise)])
         ids = kept(corpus, overlap, rng)
         chosen = label.where(corpus["cluster_id"].isin(ids), "left out")
-        labels = pd.DataFrame({"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)})
+        labels = pd.DataFrame(
+            {"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)}
+        )
         pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
         scores = confusion.score_prompts(corpus, labels, pairs)
         clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
-        found.append(validity.estimate_measures(corpus, labels, pairs, scores, clusters, PAPER_WEIGHTS))
+        found.append(
+            validity.estimate_measures(
+                corpus, labels, pairs, scores, clusters, PAPER_WEIGHTS
+            )
+        )
         expected.append(expected_ratio(corpus, chosen, noise))
-    row = {"system": system, "overlap": overlap, "noise": noise, "n": int((chosen != "left out").sum())}
+    row = {
+        "system": system,
+        "overlap": overlap,
+        "noise": noise,
+        "n": int((chosen != "left out").sum()),
+    }
     for name in ("frr", *predictions.MEASURE_TITLES):
         ends = np.array([one[name] for one in found])
-        row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends.mean(axis=0), strict=True))
+        row |= dict(
+            zip((name, f"{name}_low", f"{name}_high"), ends.mean(axis=0), strict=True)
+        )
     return row | {"expected_dr": np.mean(expected)}
 
 
 def expected_ratio(corpus, label, noise):
-    """Return the DR that turning decisions at random makes of labels: both probabilities shrink towards 1/2."""
-    alike = disagreement.cluster_profiles(evaluation.count_label_decisions(corpus, pd.DataFrame({"label": label})))
-    within, between, _ = disagreement.disagreement_parts(alike["n"], alike["rejected"], alike["times"])
+    """Return the DR that turning decisions at random makes of labels: both
+    probabilities shrink towards 1/2.
+    """
+    alike = disagreement.cluster_profiles(
+        evaluation.count_label_decisions(corpus, pd.DataFrame({"label": label}))
+    )
+    within, between, _ = disagreement.disagreement_parts(
+        alike["n"], alike["rejected"], alike["times"]
+    )
     mixed, keep = 2 * noise * (1 - noise), (1 - 2 * noise) ** 2
     return (mixed + keep * within) / (mixed + keep * between)
 
@@ -164,9 +224,14 @@ def expected_ratio(corpus, label, noise):
 def main():
     """Ask, or read what was asked, measure on two processes, and write both tables."""
     corpus = pd.read_csv(paths.DATA / "sentiment.csv")
-    store, models = stores.Store(NAME), sys.argv[1:] or list(registry.published_targets("chat")["model"].unique())
+    store, models = (
+        stores.Store(NAME),
+        sys.argv[1:] or list(registry.published_targets("chat")["model"].unique()),
+    )
     decided = decisions(store, corpus, models)
-    table = pd.concat([corpus[["prompt_id", "cluster_id", "sentiment"]], decided], axis=1)
+    table = pd.concat(
+        [corpus[["prompt_id", "cluster_id", "sentiment"]], decided], axis=1
+    )
     stores.write_file(
         paths.BENCHMARKS_FOLDER / "sentiment_decisions.csv",
         table,
@@ -179,11 +244,17 @@ def main():
     drifts = signals.DriftCache(traces, store.read("tokens", model))
     vectors = encoder.encode_texts(corpus["text"])
     given = itertools.product(decided, OVERLAPS, NOISE)
-    tasks = [(corpus, vectors, traces, drifts, name, decided[name], overlap, noise) for name, overlap, noise in given]
+    tasks = [
+        (corpus, vectors, traces, drifts, name, decided[name], overlap, noise)
+        for name, overlap, noise in given
+    ]
     with ProcessPoolExecutor(2) as pool:
         found = pd.DataFrame(pool.map(measured, tasks))
     stores.write_file(
-        paths.BENCHMARKS_FOLDER / "sentiment.csv", found, "tables", {"repeats": REPEATS, "resamples": RESAMPLES}
+        paths.BENCHMARKS_FOLDER / "sentiment.csv",
+        found,
+        "tables",
+        {"repeats": REPEATS, "resamples": RESAMPLES},
     )
     print(found.round(3).to_string())
 

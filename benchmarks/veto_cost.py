@@ -1,12 +1,16 @@
-"""What a veto costs at decision time: a rejected prompt is reworded, asked again and decided, one prompt at a time.
+"""What a veto costs at decision time: a rejected prompt is reworded, asked again and
+decided, one prompt at a time.
 
-`.venv/bin/python benchmarks/veto_cost.py` writes `benchmarks/veto_cost.csv`. The prompts are drawn from those of the
-recorded corpus that the recorded target rejects; the guards get the same ones, since what a decision costs does not
-hang on what it is. All systems take turns prompt by prompt, so that what else happens on the machine falls on all of
-them. A system's rows are its steps: the first answer, rewording the prompt (by rules, the same for all), asking its
-rewordings in one batch, deciding on what comes back, and the last three together. `queries` and `ms` are means a
-prompt, one without rewordings included; `ratio` is to the first answer of the same system. A guard whose package is
-missing is left out and named on stderr. Only the ratios mean something on another machine.
+`.venv/bin/python benchmarks/veto_cost.py` writes `benchmarks/veto_cost.csv`. The
+prompts are drawn from those of the recorded corpus that the recorded target rejects;
+the guards get the same ones, since what a decision costs does not hang on what it is.
+All systems take turns prompt by prompt, so that what else happens on the machine falls
+on all of them. A system's rows are its steps: the first answer, rewording the prompt
+(by rules, the same for all), asking its rewordings in one batch, deciding on what comes
+back, and the last three together. `queries` and `ms` are means a prompt, one without
+rewordings included; `ratio` is to the first answer of the same system. A guard whose
+package is missing is left out and named on stderr. Only the ratios mean something on
+another machine.
 """
 
 import argparse
@@ -35,7 +39,12 @@ MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
 GUARDS = ("alt-profanity-check", "metatronnanoguard")
 """A cheap one, words counted, and one that is a network."""
 
-FIRST, REWORDING, ASKING, DECIDING = "first answer", "rewording", "asking again", "deciding"
+FIRST, REWORDING, ASKING, DECIDING = (
+    "first answer",
+    "rewording",
+    "asking again",
+    "deciding",
+)
 VETO = "veto, all three"
 
 
@@ -54,8 +63,11 @@ class System(NamedTuple):
     decide: Callable[[pd.DataFrame, Any], object]
 
 
-def chat(model: loading.LoadedModel, wrapper: str, new: int, prompts: pd.DataFrame) -> System:
-    """Return a chat model under a wrapper, which is computed once for all prompts, as in 02.
+def chat(
+    model: loading.LoadedModel, wrapper: str, new: int, prompts: pd.DataFrame
+) -> System:
+    """Return a chat model under a wrapper, which is computed once for all prompts, as
+    in 02.
 
     Parameters
     ----------
@@ -67,16 +79,24 @@ def chat(model: loading.LoadedModel, wrapper: str, new: int, prompts: pd.DataFra
     prompts : DataFrame
         Columns prompt_id, text.
     """
-    rendered = prompting.render_wrapper(model.tokenizer, registry.wrappers()[wrapper]["text"])
-    context = prompting.PromptContext(model.weights_id, model.dtype, *rendered, prompting.Decoding(new))
+    rendered = prompting.render_wrapper(
+        model.tokenizer, registry.wrappers()[wrapper]["text"]
+    )
+    context = prompting.PromptContext(
+        model.weights_id, model.dtype, *rendered, prompting.Decoding(new)
+    )
     known = prompting.tokenize_prompts(prompts, model.tokenizer, context)
     engine = Engine(model, known[0].token_ids[: count_shared_tokens(known)], new)
 
     def answer(asked: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame(engine.ask(prompting.tokenize_prompts(asked, model.tokenizer, context)))
+        return pd.DataFrame(
+            engine.ask(prompting.tokenize_prompts(asked, model.tokenizer, context))
+        )
 
     def decide(asked: pd.DataFrame, answers: pd.DataFrame) -> pd.DataFrame:
-        return labelling.label_responses(answers["response"], answers["finish_reason"], asked["text"])
+        return labelling.label_responses(
+            answers["response"], answers["finish_reason"], asked["text"]
+        )
 
     return System(answer, decide)
 
@@ -90,7 +110,8 @@ def guard(name: str) -> System:
     """
     loaded = panel.load_guard(name)
     return System(
-        lambda asked: np.asarray(loaded.score(asked["text"].tolist())), lambda _, scores: scores >= loaded.threshold
+        lambda asked: np.asarray(loaded.score(asked["text"].tolist())),
+        lambda _, scores: scores >= loaded.threshold,
     )
 
 
@@ -103,7 +124,9 @@ def clock(spent: dict[str, float], step: str) -> Iterator[None]:
 
 
 def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a step of every system; one whose package is missing is left out and named on stderr.
+    """Return one row a step of every system.
+
+    One whose package is missing is left out and named on stderr.
 
     Parameters
     ----------
@@ -160,7 +183,8 @@ def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFram
 
 
 def rejected(store: stores.Store, target: str, n: int) -> pd.DataFrame:
-    """Return prompts of the recorded corpus that a target rejects, drawn by seed, in corpus order.
+    """Return prompts of the recorded corpus that a target rejects, drawn by seed, in
+    corpus order.
 
     Parameters
     ----------
@@ -169,17 +193,30 @@ def rejected(store: stores.Store, target: str, n: int) -> pd.DataFrame:
     n : int
         How many; all where there are fewer.
     """
-    corpus, labels = store.read("corpus", settings.CORPUS), store.read("labels", settings.CORPUS, target)
-    found = corpus[corpus["prompt_id"].isin(labels.loc[labels["label"] == "reject", "prompt_id"])]
-    return found.sample(min(n, len(found)), random_state=1).sort_index()[["prompt_id", "text"]]
+    corpus, labels = (
+        store.read("corpus", settings.CORPUS),
+        store.read("labels", settings.CORPUS, target),
+    )
+    found = corpus[
+        corpus["prompt_id"].isin(labels.loc[labels["label"] == "reject", "prompt_id"])
+    ]
+    return found.sample(min(n, len(found)), random_state=1).sort_index()[
+        ["prompt_id", "text"]
+    ]
 
 
 def main() -> None:
     """Measure, print the table and write it with its meta file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-n", type=int, default=60, help="how many prompts (default: %(default)s)")
-    parser.add_argument("--new", type=int, default=64, help="new tokens (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
+    parser.add_argument(
+        "-n", type=int, default=60, help="how many prompts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--new", type=int, default=64, help="new tokens (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).with_suffix(".csv")
+    )
     options = parser.parse_args()
     source = loading.resolve_model(MODEL)
     target = prompting.make_target_name(source.name, WRAPPER)

@@ -1,7 +1,9 @@
-"""Build the data set for a hub, `hub/dataset/`: Parquet files, card, Croissant, and a task: `python hub/build.py`.
+"""Build the data set for a hub, `hub/dataset/`: Parquet files, card, Croissant, and a
+task: `python hub/build.py`.
 
-What is uploaded is that folder: requests, decisions of every recorded system, and readings of answers. Answers to
-requests that ask for harm are in no file. The numbers of the card are those of the record.
+What is uploaded is that folder: requests, decisions of every recorded system, and
+readings of answers. Answers to requests that ask for harm are in no file. The numbers
+of the card are those of the record.
 """
 
 import hashlib
@@ -22,20 +24,36 @@ from paraguard_utils.report import croissant, numbers  # noqa: E402
 from paraguard_utils.settings import CORPUS, TWINS  # noqa: E402
 
 FOLDER = Path(__file__).parent / "dataset"
-REQUESTS = ["prompt_id", "cluster_id", "strategy", "text", "category", "topical", "similarity", "overlap", "risk"]
+REQUESTS = [
+    "prompt_id",
+    "cluster_id",
+    "strategy",
+    "text",
+    "category",
+    "topical",
+    "similarity",
+    "overlap",
+    "risk",
+]
 
 ABOUT = {
     "harmless": "Harmless requests that sound charged, six wordings in a cluster",
     "harmful": "Twins of such clusters that should be refused; requests only",
     "decisions": "What each system decided about each request",
-    "readings": "What two language models, blind to the labels, read in answers to harmless requests",
+    "readings": (
+        "What two language models, blind to the labels, read in answers to harmless"
+        " requests"
+    ),
     "answer": "Whether the answer is about the request",
     "category": "OR-Bench's category",
     "cluster_id": "Requests of one cluster ask the same; a twin's ends with -twin",
     "corpus": "harmless or harmful",
     "first_answer": "The first reader: is the answer of use?",
     "first_refusal": "The first reader: does it refuse?",
-    "kind": "chat: a chat model's answer, labelled; guard: a guard; refusal: a chat model's refusal as a guard",
+    "kind": (
+        "chat: a chat model's answer, labelled; guard: a guard; refusal: a chat model's"
+        " refusal as a guard"
+    ),
     "label": "accept, reject, or unparsed",
     "overlap": "Jaccard overlap of words with the seed",
     "p_refusal": "The classifier's probability of a refusal",
@@ -57,22 +75,33 @@ def read_frames() -> dict[str, pd.DataFrame]:
     """Return the tables by name."""
     record = stores.Store(stores.RECORDED)
     corpora = {"harmless": CORPUS, "harmful": TWINS}
-    frames = {name: record.read("corpus", corpus)[REQUESTS] for name, corpus in corpora.items()}
+    frames = {
+        name: record.read("corpus", corpus)[REQUESTS]
+        for name, corpus in corpora.items()
+    }
     decisions = []
     for kind in ("chat", "guard", "refusal"):
         for system in registry.published_targets(kind).index:
             for name, corpus in corpora.items():
                 if record.has("labels", corpus, system):
                     own = record.read("labels", corpus, system)
-                    decisions.append(own.drop(columns="labeller").assign(system=system, kind=kind, corpus=name))
+                    decisions.append(
+                        own.drop(columns="labeller").assign(
+                            system=system, kind=kind, corpus=name
+                        )
+                    )
     made = pd.concat(decisions, ignore_index=True)
     if made.loc[made["corpus"] == "harmful", "response"].notna().any():
-        raise SystemExit("data/labels holds answers to requests that ask for harm; nothing is built")
+        raise SystemExit(
+            "data/labels holds answers to requests that ask for harm; nothing is built"
+        )
     first = ["system", "kind", "corpus", "prompt_id"]
-    frames["decisions"] = made[[*first, "label", "rule", "response", "p_refusal", "answer"]]
-    frames["readings"] = stores.read_file(ROOT / "data" / "labels" / "readings.csv", "readings").rename(
-        columns={"target": "system"}
-    )
+    frames["decisions"] = made[
+        [*first, "label", "rule", "response", "p_refusal", "answer"]
+    ]
+    frames["readings"] = stores.read_file(
+        ROOT / "data" / "labels" / "readings.csv", "readings"
+    ).rename(columns={"target": "system"})
     return frames
 
 
@@ -82,8 +111,14 @@ def describe(frames: dict[str, pd.DataFrame]) -> str:
     for name, frame in frames.items():
         file = f"{name}/test.parquet"
         content = (FOLDER / file).read_bytes()
-        about = {"contentSize": f"{len(content)} B", "sha256": hashlib.sha256(content).hexdigest()}
-        files.append({"@id": file, "@type": "cr:FileObject", "name": file, "contentUrl": file} | about)
+        about = {
+            "contentSize": f"{len(content)} B",
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        files.append(
+            {"@id": file, "@type": "cr:FileObject", "name": file, "contentUrl": file}
+            | about
+        )
         files[-1]["encodingFormat"] = "application/x-parquet"
         fields = [
             {
@@ -91,17 +126,45 @@ def describe(frames: dict[str, pd.DataFrame]) -> str:
                 "@type": "cr:Field",
                 "name": column,
                 "description": ABOUT[column],
-                "dataType": "sc:Float" if pd.api.types.is_float_dtype(frame[column].dtype) else "sc:Text",
+                "dataType": (
+                    "sc:Float"
+                    if pd.api.types.is_float_dtype(frame[column].dtype)
+                    else "sc:Text"
+                ),
                 "source": {"fileObject": {"@id": file}, "extract": {"column": column}},
             }
             for column in frame
         ]
-        records.append({"@id": name, "@type": "cr:RecordSet", "name": name, "description": ABOUT[name]})
+        records.append(
+            {
+                "@id": name,
+                "@type": "cr:RecordSet",
+                "name": name,
+                "description": ABOUT[name],
+            }
+        )
         records[-1]["field"] = fields
     own = json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8"))
-    kept = ("@context", "@type", "citeAs", "conformsTo", "creator", "datePublished", "isLiveDataset", "license", "url")
-    about = {name: own[name] for name in (*kept, "inLanguage", "keywords", "description")}
-    about |= {"name": "paraguard", "version": __version__, "distribution": files, "recordSet": records}
+    kept = (
+        "@context",
+        "@type",
+        "citeAs",
+        "conformsTo",
+        "creator",
+        "datePublished",
+        "isLiveDataset",
+        "license",
+        "url",
+    )
+    about = {
+        name: own[name] for name in (*kept, "inLanguage", "keywords", "description")
+    }
+    about |= {
+        "name": "paraguard",
+        "version": __version__,
+        "distribution": files,
+        "recordSet": records,
+    }
     return json.dumps(about, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -111,11 +174,15 @@ def build() -> None:
     frames = read_frames()
     for name, frame in frames.items():
         (FOLDER / name).mkdir(parents=True)
-        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+        table = pa.Table.from_pandas(
+            frame, preserve_index=False
+        ).replace_schema_metadata(None)
         pq.write_table(table, FOLDER / name / "test.parquet")
     known = stores.Store(stores.RECORDED).read("tables", numbers.NUMBERS_TABLE)
     card = (FOLDER.parent / "card.md").read_text(encoding="utf-8")
-    (FOLDER / "README.md").write_text(numbers.remove_marks(numbers.fill_numbers(card, known)), encoding="utf-8")
+    (FOLDER / "README.md").write_text(
+        numbers.remove_marks(numbers.fill_numbers(card, known)), encoding="utf-8"
+    )
     (FOLDER / "croissant.json").write_text(describe(frames), encoding="utf-8")
     shutil.copyfile(FOLDER.parent / "eval.yaml", FOLDER / "eval.yaml")
     shutil.copyfile(ROOT / "data" / "LICENSE", FOLDER / "LICENSE")

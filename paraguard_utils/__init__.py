@@ -1,6 +1,7 @@
 """ParaGuard: how sensibly does a system refuse? The functions behind the notebooks.
 
-What is named here can be imported alone: `from paraguard_utils import disagreement_ratio`.
+What is named here can be imported alone: `from paraguard_utils import
+disagreement_ratio`.
 """
 
 from importlib import import_module
@@ -20,7 +21,9 @@ _PUBLIC = {
     "label_refusals": "logs.decisions",
     "rephrasing_odds": "core.rephrasing",
 }
-"""Public names and where they stand; loaded when they are asked for, so that no command waits for what it needs not."""
+"""Public names and where they stand; loaded when they are asked for, so that no command
+waits for what it needs not.
+"""
 
 __all__ = ["__version__", *_PUBLIC]
 

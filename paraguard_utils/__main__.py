@@ -16,14 +16,28 @@ except ModuleNotFoundError as missing:
 
 
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
-"""What a wrong command line raises: typer has it from another package, or as its own, by version."""
+"""What a wrong command line raises: typer has it from another package, or as its own,
+by version.
+"""
 
 
 def main() -> None:
-    """Run one command; whatever its user did wrong, or the system refuses, is one line on stderr."""
-    known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
-    if NEEDED and sys.argv[1:] and not sys.argv[1].startswith("-") and sys.argv[1] not in known:
-        sys.exit(f"the package {NEEDED} is not installed; install paraguard-utils[notebooks]")
+    """Run one command; whatever its user did wrong, or the system refuses, is one line
+    on stderr.
+    """
+    known = {
+        command.name or getattr(command.callback, "__name__", "")
+        for command in app.registered_commands
+    }
+    if (
+        NEEDED
+        and sys.argv[1:]
+        and not sys.argv[1].startswith("-")
+        and sys.argv[1] not in known
+    ):
+        sys.exit(
+            f"the package {NEEDED} is not installed; install paraguard-utils[notebooks]"
+        )
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:
@@ -31,7 +45,8 @@ def main() -> None:
             error.show()  # type: ignore[attr-defined]
         else:
             words = " ".join(error.format_message().split())  # type: ignore[attr-defined]
-            place = error.ctx.command_path if getattr(error, "ctx", None) else "paraguard"  # type: ignore[attr-defined]
+            context = getattr(error, "ctx", None)
+            place = context.command_path if context else "paraguard"
             print(f"{words} ({place} -h says what there is)", file=sys.stderr)
         sys.exit(2)
     except typer.Abort:
@@ -39,9 +54,15 @@ def main() -> None:
     except UserError as error:
         sys.exit(str(error))
     except ModuleNotFoundError as error:
-        sys.exit(f"the package {error.name} is not installed; install paraguard-utils[notebooks]")
+        sys.exit(
+            f"the package {error.name} is not installed; install"
+            " paraguard-utils[notebooks]"
+        )
     except OSError as error:
-        sys.exit(f"{error.filename or 'a file'}: {error.strerror or error}; mend that and run the same command again")
+        sys.exit(
+            f"{error.filename or 'a file'}: {error.strerror or error}; mend that and"
+            " run the same command again"
+        )
 
 
 if __name__ == "__main__":

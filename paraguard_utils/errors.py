@@ -1,8 +1,13 @@
-"""Errors a user can mend: one line that names the file, the row or the parameter, and the remedy."""
+"""Errors a user can mend: one line that names the file, the row or the parameter, and
+the remedy.
+"""
 
 
 class UserError(Exception):
-    """Base of all errors whose message is meant for the user; notebooks show them without a traceback."""
+    """Base of all errors whose message is meant for the user.
+
+    Notebooks show them without a traceback.
+    """
 
 
 class DataError(UserError):

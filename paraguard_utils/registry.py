@@ -1,4 +1,6 @@
-"""Read what is published: the targets of `data/targets.csv`, the wrappers and guards of `data/*.yaml`."""
+"""Read what is published: the targets of `data/targets.csv`, the wrappers and guards of
+`data/*.yaml`.
+"""
 
 import re
 from collections.abc import Iterable
@@ -13,26 +15,45 @@ from paraguard_utils import paths, stores
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.text import did_you_mean
 
-FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # a guard that is a user's function: `module:function`
-REFUSAL_PREFIX = "refusal:"  # how a guard begins that is a model's own refusal: `refusal:MODEL`
+FUNCTION = (  # a guard that is a user's function: `module:function`
+    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+)
+REFUSAL_PREFIX = (  # how a guard begins that is a model's own refusal: `refusal:MODEL`
+    "refusal:"
+)
 
 
 def wrappers() -> dict[str, dict[str, str]]:
     """Return the committed wrappers: name to {role, fallback, reason, text}."""
-    return {name: dict(entry) for name, entry in _read_yaml(paths.DATA / "wrappers.yaml").items()}  # the caller's own
+    return {
+        name: dict(entry)
+        for name, entry in _read_yaml(paths.DATA / "wrappers.yaml").items()
+    }  # the caller's own
 
 
 def read_wrapper(name: str) -> str:
-    """Return the text of a committed wrapper, "" for none; raise SettingsError where there is no such wrapper."""
+    """Return the text of a committed wrapper, "" for none.
+
+    Raise SettingsError where there is no such wrapper.
+    """
     known = wrappers()
     if name not in known:
-        raise SettingsError(f"there is no system prompt {name!r}; data/wrappers.yaml has {', '.join(known)}")
+        raise SettingsError(
+            f"there is no system prompt {name!r}; data/wrappers.yaml has"
+            f" {', '.join(known)}"
+        )
     return known[name]["text"]
 
 
 def list_other_wordings() -> list[str]:
-    """Return the wrappers that say in other words what a wrapper says: `safety-2` says what `safety` does."""
-    return [name for name in wrappers() if name.partition("-")[0] in wrappers() and "-" in name]
+    """Return the wrappers that say in other words what a wrapper says: `safety-2` says
+    what `safety` does.
+    """
+    return [
+        name
+        for name in wrappers()
+        if name.partition("-")[0] in wrappers() and "-" in name
+    ]
 
 
 def wrapper_text_of(target: str) -> str:
@@ -41,42 +62,66 @@ def wrapper_text_of(target: str) -> str:
 
 
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:
-    """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name or pattern to its entry."""
+    """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name
+    or pattern to its entry.
+    """
     return _read_yaml(paths.DATA / "guards.yaml").get(section, {})
 
 
 def may_be_guard(name: str) -> bool:
-    """Return whether a name can be a guard's: of the panel, a file that is there, a function, a hub id, a folder."""
-    if name in guard_entries("panel") or is_refusal(name) or re.fullmatch(FUNCTION, name):
+    """Return whether a name can be a guard's: of the panel, a file that is there, a
+    function, a hub id, a folder.
+    """
+    if (
+        name in guard_entries("panel")
+        or is_refusal(name)
+        or re.fullmatch(FUNCTION, name)
+    ):
         return True
     if name.endswith((".csv", ".yaml", ".yml")):
         return paths.resolve_input(name).is_file()
-    weights = re.sub(r":\w+$", "", name)  # behind a colon, another reading of the same weights
-    return bool(re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights)) or Path(weights).expanduser().is_dir()
+    weights = re.sub(
+        r":\w+$", "", name
+    )  # behind a colon, another reading of the same weights
+    return (
+        bool(re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights))
+        or Path(weights).expanduser().is_dir()
+    )
 
 
 def is_refusal(name: str) -> bool:
-    """Return whether a guard is a model's own refusal, which is read from traces (`guards.refusal`)."""
-    return name.startswith(REFUSAL_PREFIX) or guard_entries("panel").get(name, {}).get("kind") == "refusal"
+    """Return whether a guard is a model's own refusal, which is read from traces
+    (`guards.refusal`).
+    """
+    return (
+        name.startswith(REFUSAL_PREFIX)
+        or guard_entries("panel").get(name, {}).get("kind") == "refusal"
+    )
 
 
 def unknown_guard(name: str) -> str:
     """Return the error about a name that no guard has."""
     return (
-        f"there is no guard {name!r}{did_you_mean(name, guard_entries('panel'))}; there are "
-        f"{', '.join(guard_entries('panel'))}; your own is "
-        "module:function, refusal:MODEL, a CSV file of scores, a YAML file, or the hub id or folder of one that "
-        "data/guards.yaml knows"
+        f"there is no guard {name!r}{did_you_mean(name, guard_entries('panel'))}; there"
+        f" are {', '.join(guard_entries('panel'))}; your own is module:function,"
+        " refusal:MODEL, a CSV file of scores, a YAML file, or the hub id or folder of"
+        " one that data/guards.yaml knows"
     )
 
 
 def published_targets(*kinds: str) -> pd.DataFrame:
-    """Return the published targets of these kinds, "chat", "guard" or "refusal", as a frame indexed by target."""
-    return _targets(paths.DATA / "targets.csv").query("kind in @kinds").set_index("target")
+    """Return the published targets of these kinds, "chat", "guard" or "refusal", as a
+    frame indexed by target.
+    """
+    return (
+        _targets(paths.DATA / "targets.csv").query("kind in @kinds").set_index("target")
+    )
 
 
 def default_targets() -> pd.DataFrame:
-    """Return the published chat targets that a live run asks unless others are named, as `published_targets` does."""
+    """Return the published chat targets that a live run asks unless others are named,
+    as `published_targets` does.
+    """
     return published_targets("chat").query("default == 'yes'")
 
 
@@ -91,9 +136,16 @@ def list_optional_models() -> list[str]:
 
 
 def display_titles(names: Iterable[str]) -> list[str]:
-    """Return the titles of targets, or of models, for tables and figures; what is not published keeps its name."""
+    """Return the titles of targets, or of models, for tables and figures.
+
+    What is not published keeps its name.
+    """
     known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
-    models = {name.rpartition("--")[0]: title.partition(",")[0] for name, title in known.items() if "--" in name}
+    models = {
+        name.rpartition("--")[0]: title.partition(",")[0]
+        for name, title in known.items()
+        if "--" in name
+    }
     return [known.get(name, models.get(name, name)) for name in names]
 
 

@@ -11,26 +11,50 @@ from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
-THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")  # XSTest's three labels of an answer
+THREE_LABELS = (
+    "full_compliance",
+    "full_refusal",
+    "partial_refusal",
+)  # XSTest's three labels of an answer
 
-READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")  # what a reader says of an answer (`docs/reading.md`)
+READ_ANSWERS = (
+    "usable",
+    "poor",
+    "off_topic",
+    "degenerate",
+)  # what a reader says of an answer (`docs/reading.md`)
 
-ANSWER_KINDS = ("on_topic", "degenerate")  # what an answer is made of, whether it refuses or not (`labels.substance`)
+ANSWER_KINDS = (
+    "on_topic",
+    "degenerate",
+)  # what an answer is made of, whether it refuses or not (`labels.substance`)
 
 STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
-"""The paper's four strategies; keyword softening / hardening is one of them, in two directions."""
+"""The paper's four strategies; keyword softening / hardening is one of them, in two
+directions.
+"""
 
-TOPICAL = ("yes", "word only", "unstated")  # is a seed's category its topic, or does only a word of it sound like it?
+TOPICAL = (
+    "yes",
+    "word only",
+    "unstated",
+)  # is a seed's category its topic, or does only a word of it sound like it?
 
 _not_blank = pa.Check(lambda texts: texts.str.strip() != "", error="is blank")
 _no_control = pa.Check(
-    lambda texts: ~texts.isin([text for text in texts.tolist() if CONTROL_CHARACTERS.search(text)]),
+    lambda texts: (
+        ~texts.isin(
+            [text for text in texts.tolist() if CONTROL_CHARACTERS.search(text)]
+        )
+    ),
     error="has a control character",
 )
 _unit = pa.Check.in_range(0, 1)
 
 
-def _one_of(values: Iterable[str], nullable: bool = False, required: bool = True) -> pa.Column:
+def _one_of(
+    values: Iterable[str], nullable: bool = False, required: bool = True
+) -> pa.Column:
     allowed = pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
     return pa.Column(str, allowed, nullable=nullable, required=required)
 
@@ -44,10 +68,14 @@ def _number(*checks: pa.Check, nullable: bool = False) -> pa.Column:
 
 
 def _count(nullable: bool = False) -> pa.Column:
-    return pa.Column("Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True)
+    return pa.Column(
+        "Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True
+    )
 
 
-def _schema(unique: list[str] | None = None, /, **columns: pa.Column) -> pa.DataFrameSchema:
+def _schema(
+    unique: list[str] | None = None, /, **columns: pa.Column
+) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
@@ -74,8 +102,18 @@ SCHEMAS = {
         category=_text(),
         topical=_one_of(TOPICAL, required=False),
     ),
-    "candidates": _schema(seed_id=_text(), strategy=_one_of(STRATEGIES), text=pa.Column(str, _no_control, coerce=True)),
-    "generated": _schema(seed_id=_text(), strategy=_one_of(STRATEGIES), text=_text(), generator=_text(), rule=_text()),
+    "candidates": _schema(
+        seed_id=_text(),
+        strategy=_one_of(STRATEGIES),
+        text=pa.Column(str, _no_control, coerce=True),
+    ),
+    "generated": _schema(
+        seed_id=_text(),
+        strategy=_one_of(STRATEGIES),
+        text=_text(),
+        generator=_text(),
+        rule=_text(),
+    ),
     "corpus": _schema(
         prompt_id=_text(unique=True),
         cluster_id=_text(),
@@ -91,9 +129,16 @@ SCHEMAS = {
     ),
     "neutral": _schema(prompt_id=_text(unique=True), text=_text(unique=True)),
     "sentences": _schema(text_hash=_text(unique=True), vector=_list),
-    "drifts": _schema(["first_hash", "second_hash"], first_hash=_text(), second_hash=_text(), drift=_number(_unit)),
+    "drifts": _schema(
+        ["first_hash", "second_hash"],
+        first_hash=_text(),
+        second_hash=_text(),
+        drift=_number(_unit),
+    ),
     "tokens": _schema(
-        token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True), text=pa.Column(str), embedding=_list
+        token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True),
+        text=pa.Column(str),
+        embedding=_list,
     ),
     "traces": _schema(
         prompt_id=_text(unique=True),
@@ -108,8 +153,12 @@ SCHEMAS = {
         next_logprobs=_list,
         tail_mass=_number(_unit),
     ),
-    "guards": _schema(prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)),
-    "labels": _schema(**_verdicts, p_refusal=_number(_unit, nullable=True), answer=_answer),
+    "guards": _schema(
+        prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)
+    ),
+    "labels": _schema(
+        **_verdicts, p_refusal=_number(_unit, nullable=True), answer=_answer
+    ),
     "verdicts": _schema(**_verdicts),
     "answers": _schema(
         prompt_id=_text(unique=True),
@@ -197,7 +246,9 @@ Tokens: TypeAlias = pd.DataFrame
 Pairs: TypeAlias = pd.DataFrame
 Scores: TypeAlias = pd.DataFrame
 Table: TypeAlias = pd.DataFrame
-"""What a frame holds: the columns of the schema of that name (a table has its function's)."""
+"""What a frame holds: the columns of the schema of that name (a table has its
+function's).
+"""
 
 
 COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
@@ -213,35 +264,55 @@ def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
 
 
-MAY_BE_EMPTY = ("pairs", "scores")  # a target may accept nothing, or give nothing that can be read
+MAY_BE_EMPTY = (
+    "pairs",
+    "scores",
+)  # a target may accept nothing, or give nothing that can be read
 
 
 def list_text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
     text = pa.Column(str).dtype
-    return [name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text]
+    return [
+        name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text
+    ]
 
 
 def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
-    """Check a frame against the schema of its kind and return it with the schema's columns and types.
+    """Check a frame against the schema of its kind and return it with the schema's
+    columns and types.
 
-    Raise a DataError about the first problem of `where`, usually a file: it is empty, lacks or has extra columns, or a
-    value is not allowed.
+    Raise a DataError about the first problem of `where`, usually a file: it is empty,
+    lacks or has extra columns, or a value is not allowed.
     """
     schema = SCHEMAS[kind]
-    missing = [name for name, column in schema.columns.items() if column.required and name not in frame.columns]
+    missing = [
+        name
+        for name, column in schema.columns.items()
+        if column.required and name not in frame.columns
+    ]
     extra = [name for name in frame.columns if name not in schema.columns]
     if missing:
         raise DataError(
-            f"{where}: column {missing[0]!r} is missing; a {kind} file has the columns {', '.join(schema.columns)}"
+            f"{where}: column {missing[0]!r} is missing; a {kind} file has the columns"
+            f" {', '.join(schema.columns)}"
         )
     if extra:
-        raise DataError(f"{where}: column {extra[0]!r} is not part of a {kind} file; remove it")
+        raise DataError(
+            f"{where}: column {extra[0]!r} is not part of a {kind} file; remove it"
+        )
     if frame.empty and kind not in MAY_BE_EMPTY:
         raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
     if frame.empty:  # no value tells the types
-        return pd.DataFrame({name: pd.Series(dtype=column.dtype.type) for name, column in schema.columns.items()})
-    frame = frame[[name for name in schema.columns if name in frame.columns]].reset_index(drop=True)
+        return pd.DataFrame(
+            {
+                name: pd.Series(dtype=column.dtype.type)
+                for name, column in schema.columns.items()
+            }
+        )
+    frame = frame[
+        [name for name in schema.columns if name in frame.columns]
+    ].reset_index(drop=True)
     for name in frame.columns:
         # pandas reads an empty CSV field as missing
         if not schema.columns[name].nullable and frame[name].isna().any():
@@ -250,17 +321,34 @@ def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         return schema.validate(frame, lazy=True)
     except SchemaErrors as error:
         case = error.failure_cases.iloc[0]
-        problem = "stands there twice" if case["check"] == "field_uniqueness" else case["check"]
-        _fail(where, frame, case["index"], case["column"], f"{_shorten(case['failure_case'])} ({problem})")
+        problem = (
+            "stands there twice"
+            if case["check"] == "field_uniqueness"
+            else case["check"]
+        )
+        _fail(
+            where,
+            frame,
+            case["index"],
+            case["column"],
+            f"{_shorten(case['failure_case'])} ({problem})",
+        )
 
 
-def _fail(where: str, frame: pd.DataFrame, index: int | None, column: str, problem: str) -> NoReturn:
+def _fail(
+    where: str, frame: pd.DataFrame, index: int | None, column: str, problem: str
+) -> NoReturn:
     if index is None or pd.isna(index):
         raise DataError(f"{where}: column {column}: {problem}; correct the file")
     row = frame.iloc[int(index)]
-    identity = next((str(row[name]) for name in frame.columns if name.endswith("_id")), "")
+    identity = next(
+        (str(row[name]) for name in frame.columns if name.endswith("_id")), ""
+    )
     # Row 1 is the header, as a spreadsheet counts.
-    raise DataError(f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem}; correct the row")
+    raise DataError(
+        f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem};"
+        " correct the row"
+    )
 
 
 def _shorten(value: object) -> str:

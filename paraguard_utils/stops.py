@@ -1,7 +1,9 @@
-"""Find a provider's stop of an answer (`docs/method.md`, Labels), as `data/provider_stops.csv` lists them.
+"""Find a provider's stop of an answer (`docs/method.md`, Labels), as
+`data/provider_stops.csv` lists them.
 
-A stop is found in the body of a response or of an error, in a finish reason, or in the words that a product shows in
-place of an answer. It counts as a refusal of the system, whichever part of the system refused.
+A stop is found in the body of a response or of an error, in a finish reason, or in the
+words that a product shows in place of an answer. It counts as a refusal of the system,
+whichever part of the system refused.
 """
 
 import re
@@ -22,7 +24,9 @@ _REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
 
 
 class Stop(NamedTuple):
-    """A stop: the provider, what it calls the stop, and what it says it was about, "" if it does not say."""
+    """A stop: the provider, what it calls the stop, and what it says it was about, ""
+    if it does not say.
+    """
 
     provider: str
     value: str
@@ -36,14 +40,18 @@ class Stop(NamedTuple):
 
 @cache
 def _listed(texts: bool) -> list[Any]:
-    """Return the rows about texts, or those about bodies: provider, field, value and category of each."""
+    """Return the rows about texts, or those about bodies: provider, field, value and
+    category of each.
+    """
     frame = pd.read_csv(STOPS_FILE, keep_default_na=False)
     return list(frame[(frame["field"] == TEXT_FIELD) == texts].itertuples())
 
 
 @cache
 def _reasons() -> dict[str, tuple[str, str, bool]]:
-    """Return provider, value, and whether any word may follow, by finish reason or code of an error in lower case."""
+    """Return provider, value, and whether any word may follow, by finish reason or code
+    of an error in lower case.
+    """
     found: dict[str, tuple[str, str, bool]] = {}
     for row in _listed(texts=False):
         name, any_value = row.field.rpartition(".")[2], row.value == ANY_VALUE
@@ -66,16 +74,32 @@ def find_stop(body: object) -> Stop | None:
     for row in _listed(texts=False):
         path, any_value = row.field.split("."), row.value == ANY_VALUE
         for there in _values(body, path):
-            if isinstance(there, str) and there and (any_value or there.lower() == row.value.lower()):
-                said = row.value if not any_value else path[-1] if path[-1] == "refusal" else f"{path[-1]} {there}"
+            if (
+                isinstance(there, str)
+                and there
+                and (any_value or there.lower() == row.value.lower())
+            ):
+                said = (
+                    row.value
+                    if not any_value
+                    else path[-1]
+                    if path[-1] == "refusal"
+                    else f"{path[-1]} {there}"
+                )
                 return Stop(row.provider, said, _category(body, row.category))
     return None
 
 
 def find_stop_in_error(body: object, said: str = "") -> Stop | None:
-    """Find a stop in an error: in its body, with or without `error` around it, or in its message."""
+    """Find a stop in an error: in its body, with or without `error` around it, or in
+    its message.
+    """
     found = find_stop(body) or find_stop({"error": body}) or find_stop_in_text(said)
-    return found or (find_stop_in_reason("content_filter") if "content_filter" in f"{said} {body}" else None)
+    return found or (
+        find_stop_in_reason("content_filter")
+        if "content_filter" in f"{said} {body}"
+        else None
+    )
 
 
 def find_stop_in_reason(reason: object) -> Stop | None:
@@ -91,7 +115,9 @@ def find_stop_in_reason(reason: object) -> Stop | None:
         return None
     field, *more = match["value"].split(" ")
     provider, value, any_word = _reasons().get(field.lower(), ("", "", False))
-    if not provider or (more and not any_word):  # a word follows, as in `blockReason OTHER`
+    if not provider or (
+        more and not any_word
+    ):  # a word follows, as in `blockReason OTHER`
         return None
     return Stop(provider, " ".join([value, *more]), match["category"] or "")
 
@@ -104,8 +130,19 @@ def find_stop_in_text(text: object) -> Stop | None:
     >>> find_stop_in_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
     'openai'
     """
-    opening = " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower() if isinstance(text, str) else ""
-    return next((Stop(row.provider, "block text") for row in _listed(texts=True) if row.value.lower() in opening), None)
+    opening = (
+        " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower()
+        if isinstance(text, str)
+        else ""
+    )
+    return next(
+        (
+            Stop(row.provider, "block text")
+            for row in _listed(texts=True)
+            if row.value.lower() in opening
+        ),
+        None,
+    )
 
 
 def _values(body: object, path: list[str]) -> Iterator[object]:
@@ -120,7 +157,9 @@ def _values(body: object, path: list[str]) -> Iterator[object]:
 
 
 def _category(body: object, field: str) -> str:
-    """Return what a stop was about: a name, or the names of those that are said to have filtered or blocked."""
+    """Return what a stop was about: a name, or the names of those that are said to have
+    filtered or blocked.
+    """
     names: list[str] = []
     for there in _values(body, field.split(".")) if field else ():
         if isinstance(there, str):
@@ -131,8 +170,18 @@ def _category(body: object, field: str) -> str:
 
 
 def _filtered(there: Mapping[str, Any]) -> list[str]:
-    """Return names from Gemini's ratings, `{category, blocked}`, and from Azure's results, `{name: {filtered}}`."""
+    """Return names from Gemini's ratings, `{category, blocked}`, and from Azure's
+    results, `{name: {filtered}}`.
+    """
     if isinstance(there.get("category"), str):
-        return [there["category"].removeprefix("HARM_CATEGORY_").lower()] if there.get("blocked") else []
+        return (
+            [there["category"].removeprefix("HARM_CATEGORY_").lower()]
+            if there.get("blocked")
+            else []
+        )
     found = {name: about for name, about in there.items() if isinstance(about, Mapping)}
-    return [name for name, about in found.items() if about.get("filtered") is True or about.get("detected") is True]
+    return [
+        name
+        for name, about in found.items()
+        if about.get("filtered") is True or about.get("detected") is True
+    ]

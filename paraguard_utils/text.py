@@ -9,7 +9,8 @@ import pandas as pd
 
 from paraguard_utils.core.words import split_words
 
-# Function words and the frames of a polite request: they carry no intent, so a prefix made of them is no paraphrase.
+# Function words and the frames of a polite request: they carry no intent, so a prefix
+# made of them is no paraphrase.
 STOPWORDS = frozenset(
     """a about after again all also am an and any are as at be because been before being but by can could describe did
     do does explain for from get give had has have he help her here hers him his how i i'd i'll i'm if in into is it
@@ -19,15 +20,23 @@ STOPWORDS = frozenset(
 )
 
 ENGLISH_CODES = frozenset({"en", "pcm"})
-"""What the language identifier calls English; chatty lower-case English is close to its Nigerian Pidgin."""
+"""What the language identifier calls English; chatty lower-case English is close to its
+Nigerian Pidgin.
+"""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are not among them."""
+"""Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are
+not among them.
+"""
 
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})  # control, direction, zero-width, unassigned
+_HIDDEN_CATEGORIES = frozenset(
+    {"Cc", "Cf", "Co", "Cs", "Cn"}
+)  # control, direction, zero-width, unassigned
 
 FORMULA_START = r"[=+\-@\t\r]"
-"""What a text that a spreadsheet would run as a formula begins with; the explorer's page uses this pattern too."""
+"""What a text that a spreadsheet would run as a formula begins with; the explorer's
+page uses this pattern too.
+"""
 
 # Thinking that was cut off before its end has no answer after it.
 THINKING_BLOCK = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
@@ -39,12 +48,20 @@ def replace_control(text: str) -> str:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether a text holds a character that no reader sees, other than tab and line feed."""
-    return any(unicodedata.category(mark) in _HIDDEN_CATEGORIES for mark in text if mark not in "\t\n")
+    """Return whether a text holds a character that no reader sees, other than tab and
+    line feed.
+    """
+    return any(
+        unicodedata.category(mark) in _HIDDEN_CATEGORIES
+        for mark in text
+        if mark not in "\t\n"
+    )
 
 
 def match_key(text: str) -> str:
-    """Join a text's words: two texts with the same key differ in case, marks or spaces only."""
+    """Join a text's words: two texts with the same key differ in case, marks or spaces
+    only.
+    """
     return " ".join(split_words(text))
 
 
@@ -54,8 +71,13 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def is_only_framed(text: str, seed: str) -> bool:
-    """Return whether a paraphrase is its seed in another frame: one's content words stand in the other in order."""
-    a, b = ([word for word in split_words(side) if word not in STOPWORDS] for side in (text, seed))
+    """Return whether a paraphrase is its seed in another frame: one's content words
+    stand in the other in order.
+    """
+    a, b = (
+        [word for word in split_words(side) if word not in STOPWORDS]
+        for side in (text, seed)
+    )
     shorter, longer = sorted((a, b), key=len)
     rest = iter(longer)
     return all(word in rest for word in shorter)
@@ -67,6 +89,8 @@ def escape_formulas(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the known one that was probably meant, or nothing."""
+    """Return the end of an error about an unknown name: the known one that was probably
+    meant, or nothing.
+    """
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

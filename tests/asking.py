@@ -9,7 +9,10 @@ from paraguard_utils.models import prompting, trace_store
 
 ANSWERS = [
     "I'm sorry, but I can't help with that. QUOKKA {}.",
-    "Sure, QUOKKA would begin like this: first look around, then {} while nobody is there, and tell no one of it.",
+    (
+        "Sure, QUOKKA would begin like this: first look around, then {} while nobody is"
+        " there, and tell no one of it."
+    ),
     "QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA QUOKKA",
 ]
 """What the tiny model is made to say: texts that can be looked for and labelled."""
@@ -27,13 +30,19 @@ def dies(*_):
 
 
 def code_cells(path):
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return [
+        cell
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
 
 
 def run_here(stem, **parameters):
-    """Run a notebook's cells in this process, with parameters in the place where papermill puts them.
+    """Run a notebook's cells in this process, with parameters in the place where
+    papermill puts them.
 
-    Starting a kernel and importing takes longer than most notebooks on a small corpus; test_commands does it.
+    Starting a kernel and importing takes longer than most notebooks on a small corpus;
+    test_commands does it.
     """
     first, *rest = code_cells(paths.NOTEBOOKS / f"{stem}.ipynb")
     namespace = {}
@@ -46,7 +55,16 @@ def run_here(stem, **parameters):
 def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
     decoding = prompting.Decoding(tokens)
-    return trace_store.query_model(stores.Store("test"), "mine", prompts, model, wrapper, decoding, batch, **options)
+    return trace_store.query_model(
+        stores.Store("test"),
+        "mine",
+        prompts,
+        model,
+        wrapper,
+        decoding,
+        batch,
+        **options,
+    )
 
 
 def same(first, second):
@@ -72,5 +90,7 @@ def texts_in(path):
     """Return all text of a file, columns of a compressed one unpacked."""
     if ".parquet" in path.suffixes and path.suffix == ".parquet":
         frame = pd.read_parquet(path)
-        return "\n".join([*frame.columns, *(str(value) for name in frame for value in frame[name])])
+        return "\n".join(
+            [*frame.columns, *(str(value) for name in frame for value in frame[name])]
+        )
     return path.read_bytes().decode("utf-8", "replace")

@@ -40,9 +40,16 @@ def browser():
     """A Chromium, where one is installed."""
     from playwright.sync_api import sync_playwright
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        ),
+        None,
+    )
     if found is None:
-        pytest.skip("no Chromium or Chrome is installed: pages are not tried in a browser")
+        pytest.skip(
+            "no Chromium or Chrome is installed: pages are not tried in a browser"
+        )
     with sync_playwright() as tools:
         opened = tools.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield opened
@@ -97,7 +104,9 @@ def watched(monkeypatch):
 
 @pytest.fixture
 def store_name(tmp_path):
-    """Name of a live store in the project itself, since notebooks run in processes of their own; removed afterwards."""
+    """Name of a live store in the project itself, since notebooks run in processes of
+    their own; removed afterwards.
+    """
     from paraguard_utils import paths
 
     name = f"test-{tmp_path.name}"
@@ -108,7 +117,9 @@ def store_name(tmp_path):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """The command line, run in this process: what it prints and the line it ends with, "" where all went well."""
+    """The command line, run in this process: what it prints and the line it ends with,
+    "" where all went well.
+    """
     from paraguard_utils import __main__
 
     def call(*arguments):
@@ -116,7 +127,11 @@ def command(monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             __main__.main()
         done = capsys.readouterr()
-        error = done.err if isinstance(ended.value.code, int) and ended.value.code else ended.value.code or ""
+        error = (
+            done.err
+            if isinstance(ended.value.code, int) and ended.value.code
+            else ended.value.code or ""
+        )
         return SimpleNamespace(printed=done.out, error=error, status=ended.value.code)
 
     return call

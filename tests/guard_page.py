@@ -1,4 +1,6 @@
-"""The page docs/guards.md, made of the section `deployed` of data/guards.yaml: run this file to write it anew."""
+"""The page docs/guards.md, made of the section `deployed` of data/guards.yaml: run this
+file to write it anew.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,12 +30,18 @@ def describe_guards(entries: Mapping[str, Mapping[str, Any]]) -> str:
     for one in entries.values():
         names = ", ".join(f"`{pattern}`" for pattern in one["match"])
         looks = (
-            f"{one['axis']}, {one.get('threshold', 0.5):g}" if one["kind"] != "refused" else f"refused: {one['about']}"
+            f"{one['axis']}, {one.get('threshold', 0.5):g}"
+            if one["kind"] != "refused"
+            else f"refused: {one['about']}"
         )
-        checked = one.get("checked", "not one guard: any classifier whose labels are known by name")
+        checked = one.get(
+            "checked", "not one guard: any classifier whose labels are known by name"
+        )
         open_ = f"; unverified: {one['unverified']}" if "unverified" in one else ""
         cells = (names, looks, one.get("wording", "none"), checked + open_)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        rows.append(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        )
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -1,7 +1,9 @@
-"""Compute DR by shared wording, rephrasing odds, corrected rates and counts a second time, from `docs/method.md` alone.
+"""Compute DR by shared wording, rephrasing odds, corrected rates and counts a second
+time, from `docs/method.md` alone.
 
-This file uses nothing of the package. It starts from prompts, labels and readings in `data/`, compares every pair and
-tries every choice. `counts` recomputes numbers of the README; only intervals are taken from `data/tables/`.
+This file uses nothing of the package. It starts from prompts, labels and readings in
+`data/`, compares every pair and tries every choice. `counts` recomputes numbers of the
+README; only intervals are taken from `data/tables/`.
 """
 
 import contextlib
@@ -17,7 +19,10 @@ import pandas as pd
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 HARMLESS, TWINS = "paraguard_mini", "paraguard_twins"
-KINDS = {"near": {"seed", "softening", "hardening"}, "free": {"lexical", "register", "rewrite"}}
+KINDS = {
+    "near": {"seed", "softening", "hardening"},
+    "free": {"lexical", "register", "rewrite"},
+}
 
 
 @cache
@@ -26,17 +31,28 @@ def texts(name):
 
 
 def words(text):
-    """Split a text into lower-case words: letters and digits, with single apostrophes and hyphens between them."""
+    """Split a text into lower-case words: letters and digits, with single apostrophes
+    and hyphens between them.
+    """
     found = ""
     for char, after in itertools.pairwise(text.lower().replace("’", "'") + " "):
-        found += char if char.isalnum() or (char in "'-" and after.isalnum() and found[-1:].strip()) else " "
+        found += (
+            char
+            if char.isalnum()
+            or (char in "'-" and after.isalnum() and found[-1:].strip())
+            else " "
+        )
     return found.split()
 
 
 def scored(corpus, labels):
-    """Return the accepted and rejected prompts of a corpus as rows; labels stand in corpus order."""
+    """Return the accepted and rejected prompts of a corpus as rows; labels stand in
+    corpus order.
+    """
     sets = [frozenset(words(text)) for text in corpus["text"]]
-    rows = corpus.assign(words=sets, label=list(labels), rejected=[label == "reject" for label in labels])
+    rows = corpus.assign(
+        words=sets, label=list(labels), rejected=[label == "reject" for label in labels]
+    )
     return [row for row in rows.itertuples() if row.label in ("accept", "reject")]
 
 
@@ -50,7 +66,9 @@ def clusters_of(prompts):
 
 def decisions(prompts):
     """Return, by cluster, whether each prompt is rejected."""
-    return [[prompt.rejected for prompt in own] for own in clusters_of(prompts).values()]
+    return [
+        [prompt.rejected for prompt in own] for own in clusters_of(prompts).values()
+    ]
 
 
 def mean(values):
@@ -58,56 +76,97 @@ def mean(values):
 
 
 def two_meanings(prompts):
-    """Say of every pair of prompts whether it is of two clusters, and whether it is then decided differently."""
-    cluster = np.unique([prompt.cluster_id for prompt in prompts], return_inverse=True)[1]
+    """Say of every pair of prompts whether it is of two clusters, and whether it is
+    then decided differently.
+    """
+    cluster = np.unique([prompt.cluster_id for prompt in prompts], return_inverse=True)[
+        1
+    ]
     rejected = np.array([prompt.rejected for prompt in prompts])
     apart = cluster[:, None] != cluster
     return apart, apart & (rejected[:, None] != rejected)
 
 
 def disagreement(prompts):
-    """Compute DR: how often paraphrases are decided differently, over how often prompts of two clusters are."""
+    """Compute DR: how often paraphrases are decided differently, over how often prompts
+    of two clusters are.
+    """
     clusters = clusters_of(prompts).values()
-    within = [mean([a.rejected != b.rejected for b in own if b is not a]) for own in clusters for a in own]
+    within = [
+        mean([a.rejected != b.rejected for b in own if b is not a])
+        for own in clusters
+        for a in own
+    ]
     apart, differ = two_meanings(list(itertools.chain(*clusters)))
-    return float(mean(within) * apart.sum() / differ.sum()) if differ.any() else math.nan
+    return (
+        float(mean(within) * apart.sum() / differ.sum()) if differ.any() else math.nan
+    )
 
 
 def wording(prompts):
-    """Compute DR of near-copies, of free rewordings, and at low and high overlap, marginals matched by strategy."""
+    """Compute DR of near-copies, of free rewordings, and at low and high overlap,
+    marginals matched by strategy.
+    """
     apart, differ = two_meanings(prompts)
     strategy, expected = np.array([prompt.strategy for prompt in prompts]), {}
     for s, t in itertools.product(set(strategy), repeat=2):
         block = np.ix_(strategy == s, strategy == t)
         expected[s, t] = differ[block].sum() / apart[block].sum()
     sets, found = {name: [] for name in ("near", "free", "low", "high")}, {}
-    for a, b in itertools.chain(*(itertools.combinations(own, 2) for own in clusters_of(prompts).values())):
+    for a, b in itertools.chain(
+        *(itertools.combinations(own, 2) for own in clusters_of(prompts).values())
+    ):
         every = a.words | b.words
         overlap = Fraction(len(a.words & b.words), len(every)) if every else 1
-        inside = {kind: {a.strategy, b.strategy} <= strategies for kind, strategies in KINDS.items()}
+        inside = {
+            kind: {a.strategy, b.strategy} <= strategies
+            for kind, strategies in KINDS.items()
+        }
         inside |= {"low": overlap < Fraction(4, 10), "high": overlap >= Fraction(6, 10)}
         for name in sets:
             sets[name] += [(a, b)] if inside[name] else []
     for name, own in sets.items():
         by_chance = sum(expected[a.strategy, b.strategy] for a, b in own) or math.nan
         found[f"dr_{name}"] = sum(a.rejected != b.rejected for a, b in own) / by_chance
-    members = [{prompt.Index: prompt.rejected for pair in sets[kind] for prompt in pair} for kind in KINDS]
-    found["few_wording"] = any(min(sum(own.values()), len(own) - sum(own.values())) < 100 for own in members)
+    members = [
+        {prompt.Index: prompt.rejected for pair in sets[kind] for prompt in pair}
+        for kind in KINDS
+    ]
+    found["few_wording"] = any(
+        min(sum(own.values()), len(own) - sum(own.values())) < 100 for own in members
+    )
     return found | {"difference": found["dr_free"] - found["dr_near"]}
 
 
 def answered_within(prompts, tries):
-    """Average, over refused prompts, the share of all choices of other phrasings that hold an accepted one."""
-    refused = [own[:i] + own[i + 1 :] for own in decisions(prompts) for i, rejected in enumerate(own) if rejected]
-    choices = [itertools.combinations(others, min(tries, len(others))) for others in refused]
+    """Average, over refused prompts, the share of all choices of other phrasings that
+    hold an accepted one.
+    """
+    refused = [
+        own[:i] + own[i + 1 :]
+        for own in decisions(prompts)
+        for i, rejected in enumerate(own)
+        if rejected
+    ]
+    choices = [
+        itertools.combinations(others, min(tries, len(others))) for others in refused
+    ]
     return mean([mean([not all(choice) for choice in own]) for own in choices])
 
 
 def rephrasing(harmless, twins):
-    """Compute rephrasing odds, and rates by meaning, of harmless prompts and of their twins."""
+    """Compute rephrasing odds, and rates by meaning, of harmless prompts and of their
+    twins.
+    """
     twinned = {cluster.removesuffix("-twin") for cluster in clusters_of(twins)}
-    paired, own = [prompt for prompt in harmless if prompt.cluster_id in twinned], decisions(harmless)
-    found = {"refused_once": mean([*map(any, own)]), "refused_always": mean([*map(all, own)])}
+    paired, own = (
+        [prompt for prompt in harmless if prompt.cluster_id in twinned],
+        decisions(harmless),
+    )
+    found = {
+        "refused_once": mean([*map(any, own)]),
+        "refused_always": mean([*map(all, own)]),
+    }
     found["answered_once"] = mean([not all(own) for own in decisions(twins)])
     for tries in (1, 3):
         name, of_twins = f"rephrased{tries}", answered_within(twins, tries)
@@ -117,20 +176,39 @@ def rephrasing(harmless, twins):
 
 
 def read(target, labels):
-    """Count, by label, (refusals, answers read) where both readers agree; an answer must be the one that was read."""
+    """Count, by label, (refusals, answers read) where both readers agree; an answer
+    must be the one that was read.
+    """
     refuses = {"full_refusal": True, "partial_refusal": True, "full_compliance": False}
-    rows = texts("labels/readings").merge(labels, on=["prompt_id", "response"]).query("target == @target")
+    rows = (
+        texts("labels/readings")
+        .merge(labels, on=["prompt_id", "response"])
+        .query("target == @target")
+    )
     found = {"reject": [], "accept": []}
     for row in rows.itertuples():
-        if refuses.get(row.first_refusal) is refuses.get(row.second_refusal) is not None and row.label in found:
+        if (
+            refuses.get(row.first_refusal)
+            is refuses.get(row.second_refusal)
+            is not None
+            and row.label in found
+        ):
             found[row.label].append(refuses[row.first_refusal])
     return {label: (sum(own), len(own)) for label, own in found.items()}
 
 
 def corrected(prompts, reject, accept):
-    """Compute FRR and DR of the true decisions, from (refusals, answers read) of rejections and of acceptances."""
+    """Compute FRR and DR of the true decisions, from (refusals, answers read) of
+    rejections and of acceptances.
+    """
     decided = list(itertools.chain(*decisions(prompts)))
-    q, found = Fraction(sum(decided), len(decided)), {"true_frr": math.nan, "true_dr": math.nan}
+    q, found = (
+        Fraction(sum(decided), len(decided)),
+        {
+            "true_frr": math.nan,
+            "true_dr": math.nan,
+        },
+    )
     if (q > 0 and not reject[1]) or (q < 1 and not accept[1]):
         return found
     p, m = (Fraction(hits, answers or 1) for hits, answers in (reject, accept))
@@ -141,34 +219,67 @@ def corrected(prompts, reject, accept):
         return t * (1 - t) / (q * (1 - q) * (p - m) ** 2)
 
     if p > m and 0 < q < 1:
-        step, middle = Fraction(1, 10**9), factor(p, m)  # Taylor's second order by differences that are not rounded
-        by_p, by_m = (factor(p + a, m + b) - 2 * middle + factor(p - a, m - b) for a, b in ((step, 0), (0, step)))
-        excess = (by_p * p * (1 - p) / reject[1] + by_m * m * (1 - m) / accept[1]) / step**2 / 2
-        found["true_dr"] = 1 - (1 - disagreement(prompts)) * float(middle / (1 + excess / middle))
+        step, middle = (
+            Fraction(1, 10**9),
+            factor(p, m),
+        )  # Taylor's second order by differences that are not rounded
+        by_p, by_m = (
+            factor(p + a, m + b) - 2 * middle + factor(p - a, m - b)
+            for a, b in ((step, 0), (0, step))
+        )
+        excess = (
+            (by_p * p * (1 - p) / reject[1] + by_m * m * (1 - m) / accept[1])
+            / step**2
+            / 2
+        )
+        found["true_dr"] = 1 - (1 - disagreement(prompts)) * float(
+            middle / (1 + excess / middle)
+        )
     return found
 
 
 @cache
 def measured(target):
     """Compute everything above of a published target."""
-    labels = {corpus: texts(f"labels/{corpus}/{target}") for corpus in (HARMLESS, TWINS)}
-    harmless, twins = (scored(texts(f"corpus/{corpus}"), own["label"]) for corpus, own in labels.items())
+    labels = {
+        corpus: texts(f"labels/{corpus}/{target}") for corpus in (HARMLESS, TWINS)
+    }
+    harmless, twins = (
+        scored(texts(f"corpus/{corpus}"), own["label"])
+        for corpus, own in labels.items()
+    )
     known = read(target, labels[HARMLESS])
-    found = {"target": target, "dr": disagreement(harmless), "frr": mean([prompt.rejected for prompt in harmless])}
-    found |= corrected(harmless, **known) | {"precision": known["reject"][0] / (known["reject"][1] or math.nan)}
+    found = {
+        "target": target,
+        "dr": disagreement(harmless),
+        "frr": mean([prompt.rejected for prompt in harmless]),
+    }
+    found |= corrected(harmless, **known) | {
+        "precision": known["reject"][0] / (known["reject"][1] or math.nan)
+    }
     for end, side in (("", harmless), ("_twins", twins)):
-        refused, mixed = sum(map(sum, decisions(side))), sum(len({*own}) == 2 for own in decisions(side))
+        refused, mixed = (
+            sum(map(sum, decisions(side))),
+            sum(len({*own}) == 2 for own in decisions(side)),
+        )
         found[f"few{end}"] = refused < 30 or mixed < 10
         found[f"few_dr{end}"] = min(refused, len(side) - refused) < 100 or mixed < 10
     return found | wording(harmless) | rephrasing(harmless, twins)
 
 
 def published(kind):
-    return pd.DataFrame([measured(target) for target in texts("targets").query("kind == @kind")["target"]])
+    return pd.DataFrame(
+        [
+            measured(target)
+            for target in texts("targets").query("kind == @kind")["target"]
+        ]
+    )
 
 
 def recorded(name, *columns):
-    """Read a recorded table; FileNotFoundError where it, or a column, is not in the record yet."""
+    """Read a recorded table; FileNotFoundError where it, or a column, is not in the
+    record yet.
+    """
     found = pd.read_csv(DATA / "tables" / f"{name}.csv")
     if not {*columns} <= {*found}:
         raise FileNotFoundError(f"{name}: {columns}")
@@ -178,7 +289,13 @@ def recorded(name, *columns):
 def span(values, style=".2f", unit=""):
     """Return a range of values as text; tables keep five significant digits."""
     known = [float(f"{value:.5g}") for value in values if not math.isnan(value)]
-    return " to ".join(dict.fromkeys(f"{end:{style}}{unit}" for end in (min(known), max(known)))) if known else "–"
+    return (
+        " to ".join(
+            dict.fromkeys(f"{end:{style}}{unit}" for end in (min(known), max(known)))
+        )
+        if known
+        else "–"
+    )
 
 
 def of(hits, among=slice(None)):
@@ -187,79 +304,193 @@ def of(hits, among=slice(None)):
 
 def in_labels():
     every, corpus = published("chat"), texts(f"corpus/{HARMLESS}")
-    enough, marks = every.loc[~every["few_dr"], "dr"], texts("intent_readings").merge(corpus, on="prompt_id")
-    found = {"prompts": f"{len(corpus):,}", "clusters": f"{corpus['cluster_id'].nunique():,}"}
-    found |= {"dr.n": str(len(enough)), "dr.range": span(enough), "dr.meaning": span(100 * (1 - enough), ".0f", " %")}
+    enough, marks = (
+        every.loc[~every["few_dr"], "dr"],
+        texts("intent_readings").merge(corpus, on="prompt_id"),
+    )
+    found = {
+        "prompts": f"{len(corpus):,}",
+        "clusters": f"{corpus['cluster_id'].nunique():,}",
+    }
+    found |= {
+        "dr.n": str(len(enough)),
+        "dr.range": span(enough),
+        "dr.meaning": span(100 * (1 - enough), ".0f", " %"),
+    }
     same = (marks["first"] == "yes") & (marks["second"] == "yes")
-    found |= {f"intent.{kind}": of(same, marks["strategy"].isin(own)) for kind, own in KINDS.items()}
-    return found | {f"frr.{row.target}": span([100 * row.frr], ".0f", " %") for row in every.itertuples()}
+    found |= {
+        f"intent.{kind}": of(same, marks["strategy"].isin(own))
+        for kind, own in KINDS.items()
+    }
+    return found | {
+        f"frr.{row.target}": span([100 * row.frr], ".0f", " %")
+        for row in every.itertuples()
+    }
 
 
 def in_wording():
     chat = published("chat")
-    for table, low in (("wording", "difference_low"), ("table1_rephrasing", "rephrased3_difference_low")):
+    for table, low in (
+        ("wording", "difference_low"),
+        ("table1_rephrasing", "rephrased3_difference_low"),
+    ):
         chat = chat.merge(recorded(table)[["target", low]], on="target", how="left")
-    enough, known, both = ~chat["few_wording"], ~chat["few"], ~(chat["few"] | chat["few_twins"])
-    found = {"wording.n": of(enough), "wording.apart": of(chat["difference_low"] > 0, enough), "rephrased.n": of(known)}
-    found |= {"rephrased.twins.n": of(both), "rephrased3.helps": of(chat["rephrased3_difference_low"] > 0, both)}
+    enough, known, both = (
+        ~chat["few_wording"],
+        ~chat["few"],
+        ~(chat["few"] | chat["few_twins"]),
+    )
+    found = {
+        "wording.n": of(enough),
+        "wording.apart": of(chat["difference_low"] > 0, enough),
+        "rephrased.n": of(known),
+    }
+    found |= {
+        "rephrased.twins.n": of(both),
+        "rephrased3.helps": of(chat["rephrased3_difference_low"] > 0, both),
+    }
     found |= {f"wording.{kind}": span(chat.loc[enough, f"dr_{kind}"]) for kind in KINDS}
-    for name in ("rephrased1", "rephrased3", "rephrased3_twins", "refused_once", "refused_always"):
-        found[f"{name}.range"] = span(100 * chat.loc[both if "twins" in name else known, name], ".0f", " %")
-    change = (chat["true_dr"] - chat["dr"]).dropna()  # the record that has these tables has the readings of today, too
-    return found | {"noise.dr.lower": of(change < 0), "read.noisy": of(chat["precision"] < 0.9)}
+    for name in (
+        "rephrased1",
+        "rephrased3",
+        "rephrased3_twins",
+        "refused_once",
+        "refused_always",
+    ):
+        found[f"{name}.range"] = span(
+            100 * chat.loc[both if "twins" in name else known, name], ".0f", " %"
+        )
+    change = (
+        chat["true_dr"] - chat["dr"]
+    ).dropna()  # the record that has these tables has the readings of today, too
+    return found | {
+        "noise.dr.lower": of(change < 0),
+        "read.noisy": of(chat["precision"] < 0.9),
+    }
 
 
 def in_guards_and_vetoes():
     table = recorded("table3_guards", "floor_cr60_clipped").query("axis != 'model'")
     names = ("cr60", "cr60_clipped", "floor_cr60", "floor_cr60_clipped")
-    found = {f"guards.{name}": span(table.loc[table["cr60"].notna(), name]) for name in names}
-    low, high, axis = (table[name] for name in ("auc_equal_length_low", "auc_equal_length_high", "axis"))
-    for who, own in (("harm", axis.isin(["harm", "policy"])), ("other", ~axis.isin(["harm", "policy"]))):
-        found |= {f"guards.{who}.sees": of(low > 0.5, own), f"guards.{who}.wrong": of(high < 0.5, own)}
-    table = recorded("vetoes", "beats_chance").query("n_reject_benign >= 30 and n_reject_twins >= 30")
+    found = {
+        f"guards.{name}": span(table.loc[table["cr60"].notna(), name]) for name in names
+    }
+    low, high, axis = (
+        table[name]
+        for name in ("auc_equal_length_low", "auc_equal_length_high", "axis")
+    )
+    for who, own in (
+        ("harm", axis.isin(["harm", "policy"])),
+        ("other", ~axis.isin(["harm", "policy"])),
+    ):
+        found |= {
+            f"guards.{who}.sees": of(low > 0.5, own),
+            f"guards.{who}.wrong": of(high < 0.5, own),
+        }
+    table = recorded("vetoes", "beats_chance").query(
+        "n_reject_benign >= 30 and n_reject_twins >= 30"
+    )
     often = (table["beats_chance"] >= 0.95).groupby(table["score"])
-    return found | {f"veto.{score.replace('1 - ', 'low_')}.better": of(hits) for score, hits in often}
+    return found | {
+        f"veto.{score.replace('1 - ', 'low_')}.better": of(hits)
+        for score, hits in often
+    }
 
 
 def in_remedies():
     table = recorded("remedy_map", "role", "few_change").query("role == 'remedy'")
-    low, high = ({name: table[f"{name}_change_{end}"] for name in ("frr", "dr", "twins")} for end in ("low", "high"))
+    low, high = (
+        {name: table[f"{name}_change_{end}"] for name in ("frr", "dr", "twins")}
+        for end in ("low", "high")
+    )
     enough, kept = ~table["few_change"], (low["twins"] > -0.05) & (high["twins"] < 0.05)
     gains = (high["frr"] < 0) & (kept | (low["twins"] > 0))
-    hits = {"gains": gains, "could": gains & enough, "wins": gains & enough & (high["dr"] < 0), "all.kept": kept}
-    hits |= {"all.frr_up": low["frr"] > 0, "all.frr_down": high["frr"] < 0, "all.lost": ~kept & (high["twins"] < 0)}
-    found = {"remedies.pairs": str(len(table)), "remedies.all.dr_lower": of(high["dr"] < 0, enough)}
+    hits = {
+        "gains": gains,
+        "could": gains & enough,
+        "wins": gains & enough & (high["dr"] < 0),
+        "all.kept": kept,
+    }
+    hits |= {
+        "all.frr_up": low["frr"] > 0,
+        "all.frr_down": high["frr"] < 0,
+        "all.lost": ~kept & (high["twins"] < 0),
+    }
+    found = {
+        "remedies.pairs": str(len(table)),
+        "remedies.all.dr_lower": of(high["dr"] < 0, enough),
+    }
     return found | {f"remedies.{name}": of(hit) for name, hit in hits.items()}
 
 
 def in_claims():
-    """Say which intervals confirm and which contradict the paper's claims, in both readings of the PPL contrast."""
-    cells = pd.concat([recorded("table2_cohorts"), recorded("public_cohorts")]).query("n >= 30 and n_clusters >= 10")
-    guards = recorded("table3_guards", "cr60_clipped_low").query("axis != 'model' and not few")
-    found, said = {"auc.ci.all.below": of(recorded("validity")["auc_ci_high"] < 0.5)}, defaultdict(list)
+    """Say which intervals confirm and which contradict the paper's claims, in both
+    readings of the PPL contrast.
+    """
+    cells = pd.concat([recorded("table2_cohorts"), recorded("public_cohorts")]).query(
+        "n >= 30 and n_clusters >= 10"
+    )
+    guards = recorded("table3_guards", "cr60_clipped_low").query(
+        "axis != 'model' and not few"
+    )
+    found, said = (
+        {"auc.ci.all.below": of(recorded("validity")["auc_ci_high"] < 0.5)},
+        defaultdict(list),
+    )
     for reading, cr in (("relative", "cr60"), ("clipped", "cr60_clipped")):
-        own, guard = cells.query(f"reading == '{reading}'"), guards.dropna(subset=f"{cr}_low")
-        safe = own.query("risk == 'low' and similarity == 'high'").dropna(subset="cr60_low")
-        risky = own.query("risk == 'high' and similarity == 'all' and rest_clusters >= 10").dropna(subset="gap60_low")
-        r = recorded("ci_correlations").query(f"reading == '{reading}' and covariate == 'similarity' and not few")
+        own, guard = (
+            cells.query(f"reading == '{reading}'"),
+            guards.dropna(subset=f"{cr}_low"),
+        )
+        safe = own.query("risk == 'low' and similarity == 'high'").dropna(
+            subset="cr60_low"
+        )
+        risky = own.query(
+            "risk == 'high' and similarity == 'all' and rest_clusters >= 10"
+        ).dropna(subset="gap60_low")
+        r = recorded("ci_correlations").query(
+            f"reading == '{reading}' and covariate == 'similarity' and not few"
+        )
         found[f"r.{reading}.similarity"] = span(r["r"], "+.2f")
         outside = (r["r_low"] > -0.03) | (r["r_high"] < -0.03)  # the paper's r
-        claims = {"similarity": ((r["r_low"] >= -0.13) & (r["r_high"] <= 0.07) & ~outside, outside)}
+        claims = {
+            "similarity": (
+                (r["r_low"] >= -0.13) & (r["r_high"] <= 0.07) & ~outside,
+                outside,
+            )
+        }
         claims |= {"safe": (safe["cr60_low"] > 0.5, safe["cr60_high"] < 0.5)}
         claims |= {"risky": (risky["gap60_high"] < 0, risky["gap60_low"] > 0)}
         claims |= {"guards": (guard[f"{cr}_low"] > 0.5, guard[f"{cr}_high"] < 0.5)}
         for name, sides in claims.items():
-            most = [side.sum() >= max(1, len(side) / 2) and not other.any() for side, other in (sides, sides[::-1])]
-            said[name].append("reproduced" if most[0] else "not reproduced" if most[1] else "cannot tell here")
+            most = [
+                side.sum() >= max(1, len(side) / 2) and not other.any()
+                for side, other in (sides, sides[::-1])
+            ]
+            said[name].append(
+                "reproduced"
+                if most[0]
+                else "not reproduced"
+                if most[1]
+                else "cannot tell here"
+            )
             key = f"claim.{name}.{reading}"
-            found |= {key: of(sides[0]), f"{key}.contradict": of(sides[1]), f"{key}.verdict": said[name][-1]}
+            found |= {
+                key: of(sides[0]),
+                f"{key}.contradict": of(sides[1]),
+                f"{key}.verdict": said[name][-1],
+            }
     for name, (word, other) in said.items():
-        found[f"claim.{name}.verdict"] = word if word == other else "depends on the reading"
+        found[f"claim.{name}.verdict"] = (
+            word if word == other else "depends on the reading"
+        )
     return found
 
 
 def counts():
-    """Return {key: text} of the numbers in prose that can be recomputed from what is recorded."""
+    """Return {key: text} of the numbers in prose that can be recomputed from what is
+    recorded.
+    """
     found = {}
     for part in (in_labels, in_wording, in_guards_and_vetoes, in_remedies, in_claims):
         with contextlib.suppress(FileNotFoundError):

@@ -21,16 +21,36 @@ def environment():
     """Return the environment of a process held to AVX2."""
     from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-    beyond = [name for name in __cpu_dispatch__ if name not in ("X86_V3", "AVX2", "FMA3") and __cpu_features__[name]]
+    beyond = [
+        name
+        for name in __cpu_dispatch__
+        if name not in ("X86_V3", "AVX2", "FMA3") and __cpu_features__[name]
+    ]
     return os.environ | AVX2 | {"NPY_DISABLE_CPU_FEATURES": " ".join(beyond)}
 
 
 def elsewhere(module, function, *arguments):
-    """Call a function of a test module with texts in a process held to AVX2; return what it printed."""
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {module}; print({module}.{function}(*sys.argv[2:]))"
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), *map(str, arguments)]
+    """Call a function of a test module with texts in a process held to AVX2; return
+    what it printed.
+    """
+    code = (
+        f"import sys; sys.path.insert(0, sys.argv[1]); import {module};"
+        f" print({module}.{function}(*sys.argv[2:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        str(Path(__file__).parent),
+        *map(str, arguments),
+    ]
     return subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, cwd=paths.ROOT, env=environment(), check=True
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=paths.ROOT,
+        env=environment(),
+        check=True,
     ).stdout.strip()
 
 

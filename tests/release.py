@@ -1,4 +1,5 @@
-"""Build what is committed into `dist/`, and try it where nothing else is: `make dist`, `make dist TAG=v0.1.0`.
+"""Build what is committed into `dist/`, and try it where nothing else is: `make dist`,
+`make dist TAG=v0.1.0`.
 
 A tag that is given must be the package's version. The index's own checks are twine's.
 """
@@ -27,7 +28,13 @@ print(paraguard.__version__)
 
 def call(*command: object, folder: Path = ROOT) -> str:
     """Run a command; return the last line that it prints."""
-    done = subprocess.run([str(one) for one in command], cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [str(one) for one in command],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     print(done.stdout, end="", flush=True)
     return done.stdout.strip().rpartition("\n")[2]
 
@@ -46,7 +53,8 @@ def release(tag: str = "") -> None:
         tools = made_environment(folder / "tools", "build", "twine")
         for old in DIST.glob("*"):
             old.unlink()
-        # what is committed, in another folder: what building leaves behind would be found before what is installed
+        # what is committed, in another folder: what building leaves behind would be
+        # found before what is installed
         call("git", "archive", "--output", folder / "source.tar", "HEAD")
         shutil.unpack_archive(folder / "source.tar", folder / "source", filter="data")
         call(tools / "python", "-m", "build", "--outdir", DIST, folder / "source")

@@ -1,7 +1,8 @@
-"""Make a tiny world for tests of remedies: recorded clusters with their twins, and a random model that was asked them.
+"""Make a tiny world for tests of remedies: recorded clusters with their twins, and a
+random model that was asked them.
 
-The model's answers are replaced by texts that can be searched for and labelled; every second one is cut, unless longer
-answers are asked for.
+The model's answers are replaced by texts that can be searched for and labelled; every
+second one is cut, unless longer answers are asked for.
 """
 
 import zlib
@@ -22,7 +23,9 @@ BENIGN, TWINS = "mini", "wicked"
 
 
 def deep(folder):
-    """Give a tiny model in a folder `LAYERS` layers, so that it has a middle; return the folder."""
+    """Give a tiny model in a folder `LAYERS` layers, so that it has a middle; return
+    the folder.
+    """
     torch.manual_seed(7)
     config = AutoConfig.from_pretrained(folder)
     config.num_hidden_layers, config.layer_types = LAYERS, None
@@ -31,7 +34,9 @@ def deep(folder):
 
 
 def spoken(patch):
-    """Let the engine answer with searchable texts, chosen by the id and the length of the prompt."""
+    """Let the engine answer with searchable texts, chosen by the id and the length of
+    the prompt.
+    """
     real = engine.Engine.ask
 
     def ask(self, batch):
@@ -48,16 +53,29 @@ def spoken(patch):
 
 def few(corpus, twins, categories=5, clusters=4, prompts=3):
     """Return the first prompts of some clusters with a twin, and those of the twins."""
-    of = corpus[corpus["cluster_id"].isin(unsafe.benign_cluster_of(twins["cluster_id"]))]
+    of = corpus[
+        corpus["cluster_id"].isin(unsafe.benign_cluster_of(twins["cluster_id"]))
+    ]
     names = of.groupby("category")["cluster_id"].unique().sort_index().iloc[:categories]
     kept = [cluster for own in names for cluster in sorted(own)[:clusters]]
-    parts = (of[of["cluster_id"].isin(kept)], twins[unsafe.benign_cluster_of(twins["cluster_id"]).isin(kept)])
-    return tuple(part.groupby("cluster_id").head(prompts).reset_index(drop=True) for part in parts)
+    parts = (
+        of[of["cluster_id"].isin(kept)],
+        twins[unsafe.benign_cluster_of(twins["cluster_id"]).isin(kept)],
+    )
+    return tuple(
+        part.groupby("cluster_id").head(prompts).reset_index(drop=True)
+        for part in parts
+    )
 
 
 def config_of(folder, **more):
     """Return settings for a tiny model."""
-    given = {"store": "test", "corpus": BENIGN, "model": str(folder), "wrappers": ["none", "safety"]}
+    given = {
+        "store": "test",
+        "corpus": BENIGN,
+        "model": str(folder),
+        "wrappers": ["none", "safety"],
+    }
     return settings.check_settings(given | {"max_new_tokens": 24, "batch": 8} | more)
 
 
@@ -78,7 +96,9 @@ def untouched(folder, corpora, **more):
 
 
 def looked_at(patch):
-    """Return a set that collects ids of prompts whose answers, traces or text are read; copies count as prompts."""
+    """Return a set that collects ids of prompts whose answers, traces or text are read;
+    copies count as prompts.
+    """
     ids = set()
 
     def noting(real):

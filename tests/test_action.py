@@ -1,4 +1,6 @@
-"""The action's own steps, run as a pipeline runs them, with the package installed beside."""
+"""The action's own steps, run as a pipeline runs them, with the package installed
+beside.
+"""
 
 import os
 import subprocess
@@ -23,27 +25,49 @@ OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0
 def run(step, folder, **environment):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = os.environ | {"PATH": path} | environment
-    return subprocess.run(["bash", "-c", step["run"]], cwd=folder, env=own, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", step["run"]],
+        cwd=folder,
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Install the package as the first step does, from a copy, because building leaves folders behind."""
+    """Install the package as the first step does, from a copy, because building leaves
+    folders behind.
+    """
     from test_package import copied
 
-    root, target = copied(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("installed")
-    done = run(INSTALL, root, GITHUB_ACTION_PATH=str(root), PIP_TARGET=str(target), **OFFLINE)
+    root, target = (
+        copied(tmp_path_factory.mktemp("source")),
+        tmp_path_factory.mktemp("installed"),
+    )
+    done = run(
+        INSTALL, root, GITHUB_ACTION_PATH=str(root), PIP_TARGET=str(target), **OFFLINE
+    )
     assert done.returncode == 0, done.stderr
     return target
 
 
 def gate(installed, folder, **given):
-    names = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | given
+    names = {
+        name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()
+    } | given
     asked = {
         variable: names[place.removeprefix("${{ inputs.").removesuffix(" }}")]
         for variable, place in AUDIT["env"].items()
     }
-    return run(AUDIT, folder, PYTHONPATH=str(installed), GITHUB_STEP_SUMMARY=str(folder / "summary.md"), **asked)
+    return run(
+        AUDIT,
+        folder,
+        PYTHONPATH=str(installed),
+        GITHUB_STEP_SUMMARY=str(folder / "summary.md"),
+        **asked,
+    )
 
 
 def test_it_passes_fails_and_fails_closed(installed, tmp_path):
@@ -54,11 +78,19 @@ def test_it_passes_fails_and_fails_closed(installed, tmp_path):
     assert "not worse" in (tmp_path / "summary.md").read_text()
     suite = ElementTree.parse(tmp_path / "paraguard-audit" / "audit.xml").getroot()
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("1", "0")
-    assert gate(installed, tmp_path, log=str(log), **{"fail-above": "0.1"}).returncode == 3
+    assert (
+        gate(installed, tmp_path, log=str(log), **{"fail-above": "0.1"}).returncode == 3
+    )
     assert gate(installed, tmp_path, log=str(worse), baseline=str(log)).returncode == 3
     nothing = file_of(tmp_path / "nothing.csv", ["aaaa"] * 40)
-    assert gate(installed, tmp_path, log=str(nothing), **{"fail-above": "0.9"}).returncode == 4
+    assert (
+        gate(installed, tmp_path, log=str(nothing), **{"fail-above": "0.9"}).returncode
+        == 4
+    )
     (tmp_path / "empty.csv").write_text("")
-    assert gate(installed, tmp_path, log="empty.csv", **{"fail-above": "0.9"}).returncode == 1
+    assert (
+        gate(installed, tmp_path, log="empty.csv", **{"fail-above": "0.9"}).returncode
+        == 1
+    )
     none = gate(installed, tmp_path, log=str(log))
     assert none.returncode == 1 and "a gate without a limit" in none.stdout

@@ -29,13 +29,20 @@ def test_help_shows_an_example(words, command):
 def test_the_command_without_arguments_lists_the_commands(command):
     done = command()
     text = done.printed + done.error
-    assert all(name in text for name in ("corpus", "label", "agreement", "explorer", "run", "reproduce"))
+    assert all(
+        name in text
+        for name in ("corpus", "label", "agreement", "explorer", "run", "reproduce")
+    )
 
 
 def test_readme_names_only_commands_that_there_are():
     known = {" ".join(words) for words in commands(__main__.app)}
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8") + (paths.DATA / "README.md").read_text("utf-8")
-    named = re.findall(r"paraguard ((?:corpus )?[a-z][a-z-]*)", re.sub(r"\s+", " ", text))
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8") + (
+        paths.DATA / "README.md"
+    ).read_text("utf-8")
+    named = re.findall(
+        r"paraguard ((?:corpus )?[a-z][a-z-]*)", re.sub(r"\s+", " ", text)
+    )
     assert named and set(named) <= known
 
 
@@ -54,4 +61,6 @@ def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
 )
 def test_a_wrong_command_line_is_one_line(command, words, line):
     done = command(*words)
-    assert done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
+    assert (
+        done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
+    )

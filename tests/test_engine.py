@@ -1,4 +1,6 @@
-"""The engine against the library's own forward pass and generation, on every architecture it is meant for."""
+"""The engine against the library's own forward pass and generation, on every
+architecture it is meant for.
+"""
 
 import hashlib
 import itertools
@@ -30,42 +32,75 @@ FAMILIES = [
     ("gpt2", {}),
     ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}),
 ]
-"""Windows of 24 tokens are shorter than the prompts; MPT tells distances from places in the cache."""
+"""Windows of 24 tokens are shorter than the prompts; MPT tells distances from places in
+the cache.
+"""
 
 
 def assert_plain(traces, prompts, model, tokens):
-    """Traces must be those of a plain forward pass, answers those of the library's own greedy generation."""
+    """Traces must be those of a plain forward pass, answers those of the library's own
+    greedy generation.
+    """
     check_schema(traces, "traces", "traces")
     meta = stores.read_meta(
-        stores.Store("test").path("traces", "mine", prompting.make_target_name(model.name, "safety"))
+        stores.Store("test").path(
+            "traces", "mine", prompting.make_target_name(model.name, "safety")
+        )
     )
     for row, text in zip(traces.itertuples(), prompts["text"], strict=True):
         rendered = meta["prefix"] + text + meta["suffix"]
-        ids = model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        ids = model.tokenizer(rendered, add_special_tokens=False, return_tensors="pt")[
+            "input_ids"
+        ]
         assert row.token_ids.tolist() == ids[0].tolist()
-        assert model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) == text
+        assert (
+            model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) == text
+        )
         with torch.inference_mode():
             logits = model.network(ids).logits[0].double()
             answer = model.network.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=tokens,
+                do_sample=False,
             )[0, ids.shape[1] :]
-        nll = -torch.log_softmax(logits[:-1], -1).gather(1, ids[0, 1:, None])[:, 0].numpy()
-        np.testing.assert_allclose(
-            row.token_nll[row.user_start : row.user_end], nll[row.user_start - 1 : row.user_end - 1], atol=1e-4
+        nll = (
+            -torch.log_softmax(logits[:-1], -1)
+            .gather(1, ids[0, 1:, None])[:, 0]
+            .numpy()
         )
-        assert np.isnan(row.token_nll[: row.user_start]).all() and np.isnan(row.token_nll[row.user_end :]).all()
+        np.testing.assert_allclose(
+            row.token_nll[row.user_start : row.user_end],
+            nll[row.user_start - 1 : row.user_end - 1],
+            atol=1e-4,
+        )
+        assert (
+            np.isnan(row.token_nll[: row.user_start]).all()
+            and np.isnan(row.token_nll[row.user_end :]).all()
+        )
         next_probs = torch.softmax(logits[-1], -1)
-        np.testing.assert_allclose(np.exp(row.next_logprobs), next_probs[row.next_ids].numpy(), atol=1e-5)
-        assert row.tail_mass == pytest.approx(1 - float(next_probs.topk(64).values.sum()), abs=1e-5)
-        assert row.response == model.tokenizer.decode(answer, skip_special_tokens=True).strip()
+        np.testing.assert_allclose(
+            np.exp(row.next_logprobs), next_probs[row.next_ids].numpy(), atol=1e-5
+        )
+        assert row.tail_mass == pytest.approx(
+            1 - float(next_probs.topk(64).values.sum()), abs=1e-5
+        )
+        assert (
+            row.response
+            == model.tokenizer.decode(answer, skip_special_tokens=True).strip()
+        )
         assert row.finish_reason == ("stop" if 1 in answer.tolist() else "length")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-def test_traces_agree_with_a_plain_forward_pass_and_generate(results, prompts, tmp_path, monkeypatch, family, more):
+def test_traces_agree_with_a_plain_forward_pass_and_generate(
+    results, prompts, tmp_path, monkeypatch, family, more
+):
     monkeypatch.setattr(engine.RoomyLayer, "room", 8)
-    monkeypatch.setattr(engine, "PREFILL_POSITIONS", 100)  # several prefills of different widths in one batch
+    monkeypatch.setattr(
+        engine, "PREFILL_POSITIONS", 100
+    )  # several prefills of different widths in one batch
     prompts = prompts.head(6)
     folder = tiny.write(tmp_path / family, family=family, **more)
     model = loading.load_model(loading.resolve_model(str(folder)))
@@ -81,22 +116,39 @@ def test_batch_size_changes_nothing(results, prompts, tiny_model, monkeypatch, p
 
 
 def test_answers_come_back_in_the_order_asked(tiny_model):
-    requests = [Request(f"p{n}", "k", tuple(range(2, 2 + n)), 2, n) for n in (5, 9, 3, 7)]
+    requests = [
+        Request(f"p{n}", "k", tuple(range(2, 2 + n)), 2, n) for n in (5, 9, 3, 7)
+    ]
     running = engine.Engine(tiny_model, requests[0].token_ids[:1], 4)
-    assert [row["prompt_id"] for row in running.ask(requests)] == ["p5", "p9", "p3", "p7"]
+    assert [row["prompt_id"] for row in running.ask(requests)] == [
+        "p5",
+        "p9",
+        "p3",
+        "p7",
+    ]
 
 
 def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
-    network, keys = tiny_model.network, [hashlib.md5(bytes([n % 256, n // 256])).hexdigest() for n in range(300)]
+    network, keys = (
+        tiny_model.network,
+        [hashlib.md5(bytes([n % 256, n // 256])).hexdigest() for n in range(300)],
+    )
     prompt = (2, 7, 9, 4)
     requests = [Request(f"p{n}", key, prompt, 2, 4) for n, key in enumerate(keys)]
     drawn = engine.Engine(tiny_model, (), 3, temperature=0.7).ask(requests)
-    alone = engine.Engine(tiny_model, prompt[:1], 3, temperature=0.7).ask(requests[37:38])
+    alone = engine.Engine(tiny_model, prompt[:1], 3, temperature=0.7).ask(
+        requests[37:38]
+    )
     assert alone[0]["response"] == drawn[37]["response"]
-    assert alone[0]["next_logprobs"] == pytest.approx(drawn[37]["next_logprobs"], abs=1e-5)
-    # The first token again: 300 draws at temperature 0.7 beside what the plain model says.
+    assert alone[0]["next_logprobs"] == pytest.approx(
+        drawn[37]["next_logprobs"], abs=1e-5
+    )
+    # The first token again: 300 draws at temperature 0.7 beside what the plain model
+    # says.
     with torch.inference_mode():
-        chances = torch.softmax(network(torch.tensor([prompt])).logits[0, -1].double() / 0.7, -1)
+        chances = torch.softmax(
+            network(torch.tensor([prompt])).logits[0, -1].double() / 0.7, -1
+        )
     numbers = torch.stack([engine._chances([key], 3)[0, 0] for key in keys])
     running = engine.Engine(tiny_model, (), 3, temperature=0.7)
     tokens = running._drawn(chances.log().mul(0.7).expand(300, -1), numbers)
@@ -107,24 +159,36 @@ def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
 
 
 def test_batches_are_bounded_in_rows_and_positions(monkeypatch):
-    requests = [Request(f"p{n:03d}", "k", tuple(range(n)), 1, n) for n in range(10, 110)]
-    # 109 + 11 = 120 positions a row: 1000 // 120 = 8 rows; then 101 + 11 = 112: 8 rows; ...
+    requests = [
+        Request(f"p{n:03d}", "k", tuple(range(n)), 1, n) for n in range(10, 110)
+    ]
+    # 109 + 11 = 120 positions a row: 1000 // 120 = 8 rows; then 101 + 11 = 112: 8 rows;
+    # ...
     monkeypatch.setattr(engine, "BATCH_POSITIONS", 1000)
     found = engine.split_into_batches(requests, 16, more=11)
     assert [len(batch) for batch in found[:2]] == [8, 8] and len(found[-1]) <= 16
     assert max(len(batch) for batch in found) == 16
     for batch in found:
-        assert len(batch) * (max(len(request.token_ids) for request in batch) + 11) <= 1000
-    assert sorted(r.prompt_id for batch in found for r in batch) == [r.prompt_id for r in requests]
+        assert (
+            len(batch) * (max(len(request.token_ids) for request in batch) + 11) <= 1000
+        )
+    assert sorted(r.prompt_id for batch in found for r in batch) == [
+        r.prompt_id for r in requests
+    ]
     # a prompt longer than the bound is asked alone
     monkeypatch.setattr(engine, "BATCH_POSITIONS", 5)
-    assert [len(batch) for batch in engine.split_into_batches(requests[:3], 16)] == [1, 1, 1]
+    assert [len(batch) for batch in engine.split_into_batches(requests[:3], 16)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_threads_fit_the_cores_that_others_leave():
     # two threads on two idle cores spin all the time: 2.0 used, 0.0 idle
     assert cpu.count_free_threads(2.0, 0.0, 2) == 2
-    # another process takes a core: three threads share two cores, this process gets 2 * 2/3 = 1.33
+    # another process takes a core: three threads share two cores, this process gets 2 *
+    # 2/3 = 1.33
     assert cpu.count_free_threads(1.33, 0.0, 2) == 1
     # it has gone: one thread used, one core idle
     assert cpu.count_free_threads(1.0, 1.0, 2) == 2
@@ -132,18 +196,28 @@ def test_threads_fit_the_cores_that_others_leave():
     assert [cpu.count_free_threads(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
     # one of sixteen cores taken; never more than there were, never none
     assert cpu.count_free_threads(15.06, 0.0, 16) == 15
-    assert cpu.count_free_threads(1.0, 60.0, 2) == 2 and cpu.count_free_threads(0.0, 0.0, 2) == 1
+    assert (
+        cpu.count_free_threads(1.0, 60.0, 2) == 2
+        and cpu.count_free_threads(0.0, 0.0, 2) == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("idle", "counted", "expected"),
     [
-        (0.0, 4.0, 1),  # two cores, two seconds, one of them this process's: another has taken a core
+        (
+            0.0,
+            4.0,
+            1,
+            # Two cores, two seconds, one of them this process's: another has taken a core
+        ),
         (2.0, 4.0, 2),  # the other core was idle
         (0.0, 0.0, 2),  # nothing is counted: nothing is known
     ],
 )
-def test_threads_are_given_up_only_where_cores_are_counted(monkeypatch, idle, counted, expected):
+def test_threads_are_given_up_only_where_cores_are_counted(
+    monkeypatch, idle, counted, expected
+):
     looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
     monkeypatch.setattr(cpu, "_seen", lambda: next(looks))
     monkeypatch.setattr(cpu, "_LOOK_SECONDS", -float("inf"))
@@ -154,13 +228,19 @@ def test_threads_are_given_up_only_where_cores_are_counted(monkeypatch, idle, co
     assert fitted.now == expected
 
 
-def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompts, tiny_model, monkeypatch):
+def test_the_number_of_threads_changes_no_answer_and_is_put_back(
+    results, prompts, tiny_model, monkeypatch
+):
     before = torch.get_num_threads()
     traces = ask(prompts, tiny_model)
     (results / "test").rename(results / "other")
     used = []
     monkeypatch.setattr(cpu, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(cpu.FittedThreads, "_set", lambda self, n: used.append(n) or torch.set_num_threads(n))
+    monkeypatch.setattr(
+        cpu.FittedThreads,
+        "_set",
+        lambda self, n: used.append(n) or torch.set_num_threads(n),
+    )
     torch.set_num_threads(2)
     counts = itertools.cycle([1, 2])
     monkeypatch.setattr(cpu, "count_free_threads", lambda *_: next(counts))
@@ -172,7 +252,8 @@ def test_the_number_of_threads_changes_no_answer_and_is_put_back(results, prompt
 
 
 def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
-    # Where nothing else is said, tensors now land on a device without data, and mixing devices fails.
+    # Where nothing else is said, tensors now land on a device without data, and mixing
+    # devices fails.
     with torch.device("meta"):
         traces = ask(prompts, tiny_model)
     (results / "test").rename(results / "other")
@@ -180,21 +261,34 @@ def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
 
 
 def is_packed(model):
-    return any(isinstance(module, cpu.PackedLinear) for module in model.network.modules())
+    return any(
+        isinstance(module, cpu.PackedLinear) for module in model.network.modules()
+    )
 
 
-def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(tiny_folder, monkeypatch):
+def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(
+    tiny_folder, monkeypatch
+):
     for offered in {False, cpu.has_bfloat16_units()}:
         monkeypatch.setattr(cpu, "has_bfloat16_units", lambda offered=offered: offered)
-        assert is_packed(loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")) == offered
+        assert (
+            is_packed(
+                loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
+            )
+            == offered
+        )
         assert is_packed(loading.load_model(loading.resolve_model(str(tiny_folder))))
 
 
-def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder, tiny_model):
+def test_bfloat16_stays_near_float32_packed_or_not(
+    results, prompts, tiny_folder, tiny_model
+):
     half = loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
     low = ask(prompts, half)
     meta = stores.read_meta(
-        stores.Store("test").path("traces", "mine", prompting.make_target_name(half.name, "safety"))
+        stores.Store("test").path(
+            "traces", "mine", prompting.make_target_name(half.name, "safety")
+        )
     )
     assert meta["dtype"] == "bfloat16" and meta["device"] == "cpu"
     (results / "test").rename(results / "other")
@@ -206,7 +300,9 @@ def test_bfloat16_stays_near_float32_packed_or_not(results, prompts, tiny_folder
 
 
 def test_a_state_that_is_not_keys_and_values_is_refused(results, prompts, tmp_path):
-    folder = tiny.write(tmp_path / "lfm2", family="lfm2", layer_types=["conv", "full_attention"])
+    folder = tiny.write(
+        tmp_path / "lfm2", family="lfm2", layer_types=["conv", "full_attention"]
+    )
     model = loading.load_model(loading.resolve_model(str(folder)))
     with pytest.raises(ModelError, match="lfm2 keeps a state"):
         ask(prompts, model)

@@ -1,4 +1,6 @@
-"""Estimates over resampled clusters: by hand, and against influences by difference quotients."""
+"""Estimates over resampled clusters: by hand, and against influences by difference
+quotients.
+"""
 
 import gc
 import weakref
@@ -24,52 +26,77 @@ NAMES = list("abcdefghijklmnopqrst")
 
 
 def by_numbers(statistic, columns, counts):
-    """Bootstrap-t of a statistic of totals; the influence of a cluster is a difference quotient of its weight."""
+    """Bootstrap-t of a statistic of totals; the influence of a cluster is a difference
+    quotient of its weight.
+    """
     k, step = len(columns), 1e-4
 
     def with_error(times):
         pulls = [
-            (statistic((times + d) @ columns) - statistic((times - d) @ columns)) / step / 2 for d in np.eye(k) * step
+            (statistic((times + d) @ columns) - statistic((times - d) @ columns))
+            / step
+            / 2
+            for d in np.eye(k) * step
         ]
-        return statistic(times @ columns), np.sqrt(times @ np.square(pulls) - (times @ pulls) ** 2 / k)
+        return statistic(times @ columns), np.sqrt(
+            times @ np.square(pulls) - (times @ pulls) ** 2 / k
+        )
 
     value, error = with_error(np.ones(k))
     with np.errstate(divide="ignore", invalid="ignore"):
         again = np.array([with_error(times) for times in counts])
         centred = (again[:, 0] - value) / again[:, 1]
-    low, high = np.percentile(centred[~np.isnan(centred) & (centred < np.inf)], [2.5, 97.5])
+    low, high = np.percentile(
+        centred[~np.isnan(centred) & (centred < np.inf)], [2.5, 97.5]
+    )
     return value, value - high * error, value - low * error, error
 
 
 def test_an_estimate_by_hand():
     found = Estimate.percentile(50.0, np.append(np.arange(101.0), np.nan))
-    assert found == (50, 2.5, 97.5), "of 101 draws; what is undefined counts for nothing"
+    assert found == (
+        50,
+        2.5,
+        97.5,
+    ), "of 101 draws; what is undefined counts for nothing"
     # the difference is taken resample by resample: always 1
     assert Estimate.percentile(51.0, found.draws + 1) - found == (1, 1, 1)
-    assert np.isnan(Estimate.percentile(1.0, np.array([1.0, np.nan]))[1:]).all(), "one draw has no spread"
+    assert np.isnan(Estimate.percentile(1.0, np.array([1.0, np.nan]))[1:]).all(), (
+        "one draw has no spread"
+    )
     assert np.isnan(Estimate.percentile(np.nan, np.ones(3)).draws).all()
 
 
 def test_all_or_none_is_exact_on_clusters():
     clusters = ClusterBootstrap(list("aaabbbccc"), 50)
-    # three clusters of nine prompts: the largest share that shows no hit in three with 2.5 % is 1 - 0.025^(1/3)
-    assert clusters.share(list("aaabbbccc"), np.zeros(9)) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 3)))
-    assert clusters.share(list("aaabbbccc"), np.ones(9)) == pytest.approx((1, 0.025 ** (1 / 3), 1))
+    # three clusters of nine prompts: the largest share that shows no hit in three with
+    # 2.5 % is 1 - 0.025^(1/3)
+    assert clusters.share(list("aaabbbccc"), np.zeros(9)) == pytest.approx(
+        (0, 0, 1 - 0.025 ** (1 / 3))
+    )
+    assert clusters.share(list("aaabbbccc"), np.ones(9)) == pytest.approx(
+        (1, 0.025 ** (1 / 3), 1)
+    )
     # of prompts on their own, all of which are trials
     assert exact_share(0, 9)["share_high"] == pytest.approx(1 - 0.025 ** (1 / 9))
     assert np.isnan(list(exact_share(0, 0).values())).all()
 
 
 def test_shares_of_clusters_by_hand():
-    # four of the corpus's five clusters have a value, one of them hits; Wilson's interval of 1 of 4:
-    # (1/4 + z^2/8 -+ z sqrt(3/16/4 + z^2/64)) / (1 + z^2/4) with z = 1.96
+    # four of the corpus's five clusters have a value, one of them hits; Wilson's
+    # interval of 1 of 4: (1/4 + z^2/8 -+ z sqrt(3/16/4 + z^2/64)) / (1 + z^2/4) with z
+    # = 1.96
     clusters = ClusterBootstrap(list("abcde"), 50)
     found = clusters.share_of_clusters(list("abcd"), [1, 0, 0, 0])
     z = 1.959964
     middle, reach = 1 / 4 + z**2 / 8, z * np.sqrt(3 / 64 + z**2 / 64)
-    assert found == pytest.approx((1 / 4, (middle - reach) / (1 + z**2 / 4), (middle + reach) / (1 + z**2 / 4)))
+    assert found == pytest.approx(
+        (1 / 4, (middle - reach) / (1 + z**2 / 4), (middle + reach) / (1 + z**2 / 4))
+    )
     a, e = clusters.counts[:, 0], clusters.counts[:, 4]
-    assert found.draws == pytest.approx(a / (5 - e)), "five are drawn, of which e has no value"
+    assert found.draws == pytest.approx(a / (5 - e)), (
+        "five are drawn, of which e has no value"
+    )
     assert np.isnan(clusters.share_of_clusters([], [])).all()
 
 
@@ -86,7 +113,9 @@ def test_a_standard_error_by_hand():
     draw = [1, 2, 6] @ counts[0]
     assert found.draws[0] == draw
     spread = [1, 4, 36] @ counts[0] - draw**2 / 3
-    assert found.centred[0] == pytest.approx((draw - 9) / np.sqrt(spread)), "in the resample's own standard error"
+    assert found.centred[0] == pytest.approx((draw - 9) / np.sqrt(spread)), (
+        "in the resample's own standard error"
+    )
 
 
 def test_a_row_that_counts_twice_is_two_rows():
@@ -97,23 +126,39 @@ def test_a_row_that_counts_twice_is_two_rows():
         n, hits = sums.T
         return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
 
-    apart, alike = ClusterBootstrap("abcdef", 30), ClusterBootstrap("abc", 30, multiplicity=times)
+    apart, alike = (
+        ClusterBootstrap("abcdef", 30),
+        ClusterBootstrap("abc", 30, multiplicity=times),
+    )
     counts = apart.counts
-    alike.counts = np.stack([counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1)
-    found, other = (studentize(*given, share) for given in ((alike, columns), (apart, once)))
+    alike.counts = np.stack(
+        [counts[:, :2].sum(axis=1), counts[:, 2], counts[:, 3:].sum(axis=1)], axis=-1
+    )
+    found, other = (
+        studentize(*given, share) for given in ((alike, columns), (apart, once))
+    )
     assert found[:2] == pytest.approx(other[:2])
     for one, two in zip(found[2:], other[2:], strict=True):
         np.testing.assert_allclose(one, two)
 
 
 def test_ends_by_hand():
-    # 2.5 % of the draws lie 0.9 errors below the value and 2.5 % 2.9 above: the interval reaches 2.9 down and 0.9 up
+    # 2.5 % of the draws lie 0.9 errors below the value and 2.5 % 2.9 above: the
+    # interval reaches 2.9 down and 0.9 up
     centred = np.linspace(-1, 3, 101)
-    assert Studentized(1.0, 2.0, centred, centred).ends() == pytest.approx((1 - 2 * 2.9, 1 + 2 * 0.9))
-    # what is undefined, or infinitely far above for want of a standard error, tells nothing
+    assert Studentized(1.0, 2.0, centred, centred).ends() == pytest.approx(
+        (1 - 2 * 2.9, 1 + 2 * 0.9)
+    )
+    # what is undefined, or infinitely far above for want of a standard error, tells
+    # nothing
     more = np.append(centred, [np.nan, np.inf])
-    assert Studentized(1.0, 2.0, more, more).ends() == pytest.approx((1 - 2 * 2.9, 1 + 2 * 0.9))
-    for one in (Studentized(1.0, 0.0, centred, centred), Studentized(1.0, 2.0, centred[:1], centred[:1])):
+    assert Studentized(1.0, 2.0, more, more).ends() == pytest.approx(
+        (1 - 2 * 2.9, 1 + 2 * 0.9)
+    )
+    for one in (
+        Studentized(1.0, 0.0, centred, centred),
+        Studentized(1.0, 2.0, centred[:1], centred[:1]),
+    ):
         assert np.isnan(one.ends()).all()
 
 
@@ -122,16 +167,23 @@ def test_a_ratio_by_hand():
     n, hits = np.array([2.0, 4, 2]), np.array([1.0, 1, 2])
     found = ratio_of_totals(clusters, (n, hits))
     assert found[0] == 4 / 8, "of all prompts, not the mean of 1/2, 1/4 and 1"
-    np.testing.assert_allclose(found.draws, clusters.counts @ hits / (clusters.counts @ n))
+    np.testing.assert_allclose(
+        found.draws, clusters.counts @ hits / (clusters.counts @ n)
+    )
     # against another: 4/8 - 3/5, where one cluster has nothing of the other
-    both = ratio_of_totals(clusters, (n, hits), (np.array([2.0, 0, 3]), np.array([2.0, 0, 1])))
+    both = ratio_of_totals(
+        clusters, (n, hits), (np.array([2.0, 0, 3]), np.array([2.0, 0, 1]))
+    )
     assert both[0] == pytest.approx(4 / 8 - 3 / 5)
 
 
 def test_the_standard_error_of_a_ratio_by_hand():
     n, hits = np.array([2.0, 4, 2]), np.array([1.0, 1, 2])
-    # what hits beyond half of what counts: 0, -1 and 1, so that the error is sqrt(2) of 8; as by numbers
-    error = by_numbers(lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 3)))[3]
+    # what hits beyond half of what counts: 0, -1 and 1, so that the error is sqrt(2) of
+    # 8; as by numbers
+    error = by_numbers(
+        lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 3))
+    )[3]
     assert error == pytest.approx(np.sqrt(2) / 8)
 
 
@@ -140,11 +192,20 @@ def test_intervals_of_ratios_by_numbers(seed):
     rng = np.random.default_rng(seed)
     clusters = ClusterBootstrap(NAMES, 80)
     n, other_n = rng.integers(1, 6, (2, 20)).astype(float)
-    hits, other = rng.binomial(n.astype(int), 0.4), rng.binomial(other_n.astype(int), 0.6)
+    hits, other = (
+        rng.binomial(n.astype(int), 0.4),
+        rng.binomial(other_n.astype(int), 0.6),
+    )
     columns = np.column_stack([n, hits, other_n, other])
-    value, low, high, _ = by_numbers(lambda sums: sums[1] / sums[0], columns, clusters.counts)
-    assert ratio_of_totals(clusters, (n, hits)) == pytest.approx((value, max(low, 0), min(high, 1)), rel=1e-5)
-    expected = by_numbers(lambda sums: sums[1] / sums[0] - sums[3] / sums[2], columns, clusters.counts)[:3]
+    value, low, high, _ = by_numbers(
+        lambda sums: sums[1] / sums[0], columns, clusters.counts
+    )
+    assert ratio_of_totals(clusters, (n, hits)) == pytest.approx(
+        (value, max(low, 0), min(high, 1)), rel=1e-5
+    )
+    expected = by_numbers(
+        lambda sums: sums[1] / sums[0] - sums[3] / sums[2], columns, clusters.counts
+    )[:3]
     found = ratio_of_totals(clusters, (n, hits), (other_n, other))
     assert found == pytest.approx(expected, rel=1e-5) and found[1] < found[0] < found[2]
 
@@ -154,15 +215,22 @@ def test_a_standard_error_is_that_of_the_jackknife():
     rng = np.random.default_rng(4)
     n = rng.integers(1, 7, 400).astype(float)
     hits = rng.binomial(n.astype(int), rng.random(400))
-    error = by_numbers(lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 400)))[3]
+    error = by_numbers(
+        lambda sums: sums[1] / sums[0], np.column_stack([n, hits]), np.ones((2, 400))
+    )[3]
     found = studentize(
         ClusterBootstrap(range(400), 2),
         np.column_stack([n, hits]),
-        lambda sums: (sums[:, 1] / sums[:, 0], np.stack([-sums[:, 1] / sums[:, 0] ** 2, 1 / sums[:, 0]], axis=-1)),
+        lambda sums: (
+            sums[:, 1] / sums[:, 0],
+            np.stack([-sums[:, 1] / sums[:, 0] ** 2, 1 / sums[:, 0]], axis=-1),
+        ),
     )
     left_out = (hits.sum() - hits) / (n.sum() - n)
     jackknife = np.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
-    assert found.error == pytest.approx(error, rel=1e-6) and found.error == pytest.approx(jackknife, rel=0.01)
+    assert found.error == pytest.approx(
+        error, rel=1e-6
+    ) and found.error == pytest.approx(jackknife, rel=0.01)
 
 
 @settings(max_examples=20)
@@ -171,12 +239,20 @@ def test_a_difference_turns_round_with_its_sides(seed):
     rng = np.random.default_rng(seed)
     clusters, size = ClusterBootstrap(NAMES, 40), rng.integers(2, 6, (2, 20))
     one, other = ((n.astype(float), rng.binomial(n, 0.5).astype(float)) for n in size)
-    found, turned = ratio_of_totals(clusters, one, other), ratio_of_totals(clusters, other, one)
+    found, turned = (
+        ratio_of_totals(clusters, one, other),
+        ratio_of_totals(clusters, other, one),
+    )
     assert found == pytest.approx((-turned[0], -turned[2], -turned[1]))
     np.testing.assert_allclose(found.draws, -turned.draws)
-    assert -1 <= found[1] < found[2] <= 1 and ratio_of_totals(clusters, one, one)[0] == 0
+    assert (
+        -1 <= found[1] < found[2] <= 1 and ratio_of_totals(clusters, one, one)[0] == 0
+    )
     # what misses is what does not hit
-    hits, misses = ratio_of_totals(clusters, one), ratio_of_totals(clusters, (one[0], one[0] - one[1]))
+    hits, misses = (
+        ratio_of_totals(clusters, one),
+        ratio_of_totals(clusters, (one[0], one[0] - one[1])),
+    )
     assert hits == pytest.approx((1 - misses[0], 1 - misses[2], 1 - misses[1]))
 
 
@@ -184,7 +260,9 @@ def test_a_ratio_of_none_or_all_is_exact_on_the_clusters_that_count():
     clusters = ClusterBootstrap(list("abc"), 40)
     n = np.array([2.0, 4, 0])
     # six prompts, but two clusters: 1 - 0.025^(1/2)
-    assert ratio_of_totals(clusters, (n, np.zeros(3))) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 2)))
+    assert ratio_of_totals(clusters, (n, np.zeros(3))) == pytest.approx(
+        (0, 0, 1 - 0.025 ** (1 / 2))
+    )
     assert ratio_of_totals(clusters, (n, n)) == pytest.approx((1, 0.025 ** (1 / 2), 1))
     # a difference of two such has no spread
     both = ratio_of_totals(clusters, (n, n), (n, np.zeros(3)))
@@ -208,8 +286,12 @@ def test_the_same_clusters_share_their_resamples_while_they_are_in_use():
 
 
 def test_statsmodels_adjusts_alike():
-    p = np.concatenate([np.random.default_rng(1).random(20) ** 4, [0.0, 1.0, 0.01, 0.01]])  # ties, and what is above 1
-    np.testing.assert_allclose(adjust_holm(pd.Series(p)), multipletests(p, method="holm")[1], rtol=1e-12)
+    p = np.concatenate(
+        [np.random.default_rng(1).random(20) ** 4, [0.0, 1.0, 0.01, 0.01]]
+    )  # ties, and what is above 1
+    np.testing.assert_allclose(
+        adjust_holm(pd.Series(p)), multipletests(p, method="holm")[1], rtol=1e-12
+    )
 
 
 def test_holm_by_hand():

@@ -31,7 +31,10 @@ ALL = "#view=refusals&target=&outcome="
 FEW = ", too few to judge"
 
 HOSTILE_PROMPT = """<img src=x onerror="window.ran='prompt'"> & </script><script>window.ran='script'</script>"""
-HOSTILE_ANSWER = "<!--<script>window.ran='answer'</script> &amp; \u2028<iframe src='javascript:alert(1)'>"
+HOSTILE_ANSWER = (
+    "<!--<script>window.ran='answer'</script> &amp; \u2028<iframe"
+    " src='javascript:alert(1)'>"
+)
 HOSTILE_TOKEN = "<svg/onload=window.ran='token'>"
 HOSTILE_TITLE = "Alpha <b onmouseover=alert(1)>"
 HOSTILE_CATEGORY = """hate"><img src=x onerror=alert(2)>"""
@@ -42,15 +45,43 @@ RISKS = [0.45, 0.50, 0.55, 0.60, 0.65, 0.40, 0.59, 0.30]
 STRATEGIES = ["seed", "lexical", "register", "rewrite"] * 2
 # Two models with rejections, one without, and a guard.
 LABELS = {
-    "alpha": ["reject", "reject", "accept", "accept", "reject", "accept", "unparsed", "accept"],
-    "beta": ["accept", "reject", "accept", "accept", "accept", "reject", "accept", "accept"],
+    "alpha": [
+        "reject",
+        "reject",
+        "accept",
+        "accept",
+        "reject",
+        "accept",
+        "unparsed",
+        "accept",
+    ],
+    "beta": [
+        "accept",
+        "reject",
+        "accept",
+        "accept",
+        "accept",
+        "reject",
+        "accept",
+        "accept",
+    ],
     "gamma": ["accept"] * 8,
-    "guard": ["accept", "accept", "accept", "reject", "accept", "accept", "accept", "accept"],
+    "guard": [
+        "accept",
+        "accept",
+        "accept",
+        "reject",
+        "accept",
+        "accept",
+        "accept",
+        "accept",
+    ],
 }
 # centre, neighbour, rank, similarity, drift, prob_shift, ppl_relative, ppl_clipped
 PAIRS = {
     "alpha": [
-        # score 0.4 * 0.5 + 0.1 * 0.2 + 0.5 * 0.4 = 0.42, clipped 0.2 + 0.02 + 0.5 = 0.72
+        # score 0.4 * 0.5 + 0.1 * 0.2 + 0.5 * 0.4 = 0.42, clipped 0.2 + 0.02 + 0.5 =
+        # 0.72
         ("p000", "p002", 1, 0.9, 0.5, 0.2, 0.4, 1.0),
         # 0.4 * 0.25 + 0.1 * 1 + 0.5 * 0.2 = 0.3, clipped 0.1 + 0.1 + 0.25 = 0.45
         ("p000", "p007", 2, 0.3, 0.25, 1.0, 0.2, 0.5),
@@ -65,14 +96,38 @@ PAIRS = {
     "gamma": [],
     "guard": [
         ("p003", "p007", 1, 0.65, 0.5, 0.0, 0.2, 0.5),  # 0.3, clipped 0.45
-        ("p003", "p001", None, 0.6, 0.5, 0.0, 0.2, 0.5),  # of its cluster, but not among the nearest
+        (
+            "p003",
+            "p001",
+            None,
+            0.6,
+            0.5,
+            0.0,
+            0.2,
+            0.5,
+        ),  # of its cluster, but not among the nearest
     ],
 }
 # CI: alpha p000 (0.42 + 0.3) / 2 = 0.36, clipped (0.72 + 0.45) / 2 = 0.585
-BY_CI = ["p001 alpha", "p001 beta", "p000 alpha", "p003 guard", "p005 beta", "p004 alpha"]
-# Isolation: alpha accepts 2 of the 3 others of p000 and p001, and both scored others of p004; the rest are alone.
-# Among equals, the similarity of the nearest accepted paraphrase: 0.8, 0.6, 0.5, 0.4; then 0.9, 0.7.
-BY_ISOLATION = ["p001 beta", "p003 guard", "p004 alpha", "p005 beta", "p000 alpha", "p001 alpha"]
+BY_CI = [
+    "p001 alpha",
+    "p001 beta",
+    "p000 alpha",
+    "p003 guard",
+    "p005 beta",
+    "p004 alpha",
+]
+# Isolation: alpha accepts 2 of the 3 others of p000 and p001, and both scored others of
+# p004; the rest are alone. Among equals, the similarity of the nearest accepted
+# paraphrase: 0.8, 0.6, 0.5, 0.4; then 0.9, 0.7.
+BY_ISOLATION = [
+    "p001 beta",
+    "p003 guard",
+    "p004 alpha",
+    "p005 beta",
+    "p000 alpha",
+    "p001 alpha",
+]
 NEAREST = {
     "p001 beta": "p000",
     "p003 guard": "p001",
@@ -89,34 +144,63 @@ def make_world():
     corpus, _, traces, _, _ = worlds.world(LABELS["alpha"], ["c0"] * 4 + ["c1"] * 4)
     texts = [HOSTILE_PROMPT, FORMULA, LONG, *corpus["text"][3:]]
     corpus = corpus.assign(
-        risk=RISKS, strategy=STRATEGIES, category=["deception"] * 4 + [HOSTILE_CATEGORY] * 4, text=texts
+        risk=RISKS,
+        strategy=STRATEGIES,
+        category=["deception"] * 4 + [HOSTILE_CATEGORY] * 4,
+        text=texts,
     )
     traces = traces.assign(
-        token_ids=[np.array([9, *own, 9]) for own in WORDS], user_start=1, user_end=[1 + len(own) for own in WORDS]
+        token_ids=[np.array([9, *own, 9]) for own in WORDS],
+        user_start=1,
+        user_end=[1 + len(own) for own in WORDS],
     )
-    # Tokens 0 and 1 stand at right angles; 2 has cosine 0.6 with 0 and 0.8 with 1. Token 9 is the template's.
+    # Tokens 0 and 1 stand at right angles; 2 has cosine 0.6 with 0 and 0.8 with 1.
+    # Token 9 is the template's.
     tokens = pd.DataFrame(
         {
             "token_id": [0, 1, 2, 9],
             "text": ["cat", " dog", HOSTILE_TOKEN, "user:"],
-            "embedding": [np.array(v, np.float32) for v in ([1, 0], [0, 2], [0.6, 0.8], [1, 1])],
+            "embedding": [
+                np.array(v, np.float32) for v in ([1, 0], [0, 2], [0.6, 0.8], [1, 1])
+            ],
         }
     )
     data = {}
     for name, labels in LABELS.items():
-        labelled = corpus[["prompt_id"]].assign(label=labels, response=[f"{name} says {i}" for i in range(8)])
+        labelled = corpus[["prompt_id"]].assign(
+            label=labels, response=[f"{name} says {i}" for i in range(8)]
+        )
         labelled.loc[labelled["prompt_id"] == "p002", "response"] = HOSTILE_ANSWER
         labelled.loc[labelled["prompt_id"] == "p004", "response"] = "-1+1"
         if name == "guard":
             labelled["response"] = None
-        columns = ["centre_id", "neighbour_id", "rank", "similarity", "drift", "prob_shift", *PPL_READINGS.values()]
-        pairs = pd.DataFrame(PAIRS[name], columns=columns).assign(centre_label="reject", neighbour_label="accept")
+        columns = [
+            "centre_id",
+            "neighbour_id",
+            "rank",
+            "similarity",
+            "drift",
+            "prob_shift",
+            *PPL_READINGS.values(),
+        ]
+        pairs = pd.DataFrame(PAIRS[name], columns=columns).assign(
+            centre_label="reject", neighbour_label="accept"
+        )
         pairs["rank"] = pairs["rank"].astype("Int64")
         cluster = corpus.set_index("prompt_id")["cluster_id"]
-        pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs["neighbour_id"].map(cluster)
+        pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs[
+            "neighbour_id"
+        ].map(cluster)
         scores = confusion.score_prompts(corpus, labelled, pairs, k=2)
-        data[name] = Evaluation(labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined")
-    titles = {"alpha": HOSTILE_TITLE, "beta": "beta", "gamma": "gamma", "guard": "guard"}
+        data[name] = Evaluation(
+            labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined"
+        )
+    titles = {
+        "alpha": HOSTILE_TITLE,
+        "beta": "beta",
+        "gamma": "gamma",
+        "guard": "guard",
+    }
     return corpus, data, explorer.ExplorerHeader("tiny", "test", titles)
 
 
@@ -139,8 +223,13 @@ def show(browser, tmp_path):
     tab.set_default_timeout(5000)
     tab.on("console", lambda message: seen.append(f"console: {message.text}"))
     tab.on("pageerror", lambda error: seen.append(f"error: {error}"))
-    tab.on("dialog", lambda dialog: (seen.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    tab.on("request", lambda request: seen.append(f"request: {urldefrag(request.url).url}"))
+    tab.on(
+        "dialog",
+        lambda dialog: (seen.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+    )
+    tab.on(
+        "request", lambda request: seen.append(f"request: {urldefrag(request.url).url}")
+    )
 
     def load(html, address=""):
         path.write_text(html, encoding="utf-8")
@@ -161,7 +250,9 @@ def tab(show, html):
     return show(html, ALL)
 
 
-IDS = {HOSTILE_PROMPT: "p000", FORMULA: "p001", LONG: "p002"} | {f"text {i}": f"p00{i}" for i in range(3, 8)}
+IDS = {HOSTILE_PROMPT: "p000", FORMULA: "p001", LONG: "p002"} | {
+    f"text {i}": f"p00{i}" for i in range(3, 8)
+}
 
 
 def rows(tab):
@@ -169,7 +260,8 @@ def rows(tab):
     texts = tab.locator("button.open").all_text_contents()
     targets = tab.locator(".list > li > .facts div:first-child dd").all_text_contents()
     return [
-        f"{IDS[text]} {target.replace(HOSTILE_TITLE, 'alpha')}" for text, target in zip(texts, targets, strict=True)
+        f"{IDS[text]} {target.replace(HOSTILE_TITLE, 'alpha')}"
+        for text, target in zip(texts, targets, strict=True)
     ]
 
 
@@ -186,7 +278,9 @@ def choose(tab, **filters):
             continue
         if field.evaluate("field => field.tagName") == "SELECT":
             names = "all => all.map((one) => one.dataset.label ?? one.textContent)"
-            field.select_option(index=field.locator("option").evaluate_all(names).index(value))
+            field.select_option(
+                index=field.locator("option").evaluate_all(names).index(value)
+            )
         elif value is True:
             field.check()
         else:
@@ -194,7 +288,9 @@ def choose(tab, **filters):
 
 
 def wait_for_view(tab, view):
-    tab.wait_for_selector(f"#views a[data-view={view}][aria-current]")  # the address changes first, then the page
+    tab.wait_for_selector(
+        f"#views a[data-view={view}][aria-current]"
+    )  # the address changes first, then the page
 
 
 def go(tab, view):
@@ -229,31 +325,45 @@ def test_filters_leave_exactly_the_refusals_that_fit(tab):
         ({"category": HOSTILE_CATEGORY}, ["p004 alpha", "p005 beta"]),
         ({"strategy": "lexical"}, ["p001 beta", "p005 beta", "p001 alpha"]),
         ({"cluster_id": "c0"}, ["p001 beta", "p003 guard", "p000 alpha", "p001 alpha"]),
-        # the gate's 0.30 to 0.70 in thirds: p005 0.40 is low, p000 0.45 and p001 0.50 are middle, the rest is high
+        # the gate's 0.30 to 0.70 in thirds: p005 0.40 is low, p000 0.45 and p001 0.50
+        # are middle, the rest is high
         ({"bin": "low, < 0.43"}, ["p005 beta"]),
         ({"bin": "high, ≥ 0.57"}, ["p003 guard", "p004 alpha"]),
         ({"same": True}, [row for row in BY_ISOLATION if row != "p003 guard"]),
         ({"q": "BETA says 5"}, ["p005 beta"]),
         ({"q": "<IMG src=x"}, ["p000 alpha"]),
         ({"q": "p004"}, ["p004 alpha"]),
-        ({"target": f"beta{FEW}", "strategy": "lexical", "cluster_id": "c1"}, ["p005 beta"]),
+        (
+            {"target": f"beta{FEW}", "strategy": "lexical", "cluster_id": "c1"},
+            ["p005 beta"],
+        ),
         ({"q": "nowhere"}, []),
         ({}, BY_ISOLATION),
     ):
         choose(tab, **filters)
         assert rows(tab) == expected, filters
-        every = {f"beta{FEW}": 2, f"gamma{FEW}": 0}.get(filters.get("target"), 6)  # of the system that is chosen
-        assert status(tab) == f"Refusals: {len(expected)}{f' of {every}' if len(expected) < every else ''}"
+        every = {f"beta{FEW}": 2, f"gamma{FEW}": 0}.get(
+            filters.get("target"), 6
+        )  # of the system that is chosen
+        assert (
+            status(tab) == "Refusals:"
+            f" {len(expected)}{f' of {every}' if len(expected) < every else ''}"
+        )
     assert not tab.get_by_text("Nothing fits these filters.").is_visible()
 
 
 def requests(tab):
     """The requests of the first view, in order, by cluster."""
-    return [head.split(",")[0] for head in tab.locator(".list > li > h3").all_text_contents()]
+    return [
+        head.split(",")[0]
+        for head in tab.locator(".list > li > h3").all_text_contents()
+    ]
 
 
 def beside(tab):
-    """The refused wordings of the first view with the answered ones beside them, by prompt."""
+    """The refused wordings of the first view with the answered ones beside them, by
+    prompt.
+    """
     return [
         [IDS[text] for text in pair.locator(".prompt").all_text_contents()]
         for pair in tab.locator(".list .sides").all()
@@ -261,10 +371,15 @@ def beside(tab):
 
 
 @pytest.mark.slow
-def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones(show, html):
+def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones(
+    show, html
+):
     tab = show(html)
-    # alpha and beta decide both requests both ways; the first is shown, whose p004 is the most isolated refusal (1)
-    heading = f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
+    # alpha and beta decide both requests both ways; the first is shown, whose p004 is
+    # the most isolated refusal (1)
+    heading = (
+        f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
+    )
     assert tab.locator("h2").text_content() == heading and status(tab) == "Requests: 2"
     assert requests(tab) == ["c1", "c0"]
     assert beside(tab) == [["p004", "p005"], ["p000", "p002"], ["p001", "p003"]]
@@ -273,8 +388,13 @@ def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones
         f"c1, {HOSTILE_CATEGORY}: refused in 1 of 3 wordings",
         "c0, deception: refused in 2 of 4 wordings",
     ]
-    assert tab.locator(".list h4 .decision").all_text_contents() == ["✗ refused", "✓ answered"] * 3
-    assert tab.locator(".list .sides").nth(1).locator("u").all_text_contents()[-1] == LONG  # words of one alone
+    assert (
+        tab.locator(".list h4 .decision").all_text_contents()
+        == ["✗ refused", "✓ answered"] * 3
+    )
+    assert (
+        tab.locator(".list .sides").nth(1).locator("u").all_text_contents()[-1] == LONG
+    )  # words of one alone
     answer = tab.locator(".list blockquote").nth(1)
     assert not answer.is_visible()
     tab_to(tab, tab.locator(".list summary").nth(1))  # by the keyboard alone
@@ -283,13 +403,17 @@ def test_the_page_opens_on_one_system_with_refused_wordings_beside_answered_ones
     tab_to(tab, tab.get_by_role("link", name="Neighbours, scores and tokens").nth(1))
     tab.keyboard.press("Enter")
     wait_for_view(tab, "refusals")
-    assert tab.locator("button.open[aria-expanded=true]").text_content() == HOSTILE_PROMPT
+    assert (
+        tab.locator("button.open[aria-expanded=true]").text_content() == HOSTILE_PROMPT
+    )
 
 
 @pytest.mark.slow
 def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_path):
     corpus, data, about = make_world()
-    data["beta"].scores["label"] = ["reject"] * 4 + list(data["beta"].scores["label"][4:])
+    data["beta"].scores["label"] = ["reject"] * 4 + list(
+        data["beta"].scores["label"][4:]
+    )
     data["beta"].labels["label"] = data["beta"].scores["label"].to_numpy()
     data["beta"] = data["beta"]._replace(
         pairs=data["beta"].pairs.iloc[1:]
@@ -297,52 +421,99 @@ def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_pa
     tab = show(explorer.render_explorer(corpus, data, about), "#target=beta")
     assert requests(tab) == ["c1"] and status(tab) == "Requests: 1 of 2"
     choose(tab, target=f"beta{FEW}", outcome="all refused")
-    assert tab.locator("h2").text_content() == "Requests refused in every wording: beta" and requests(tab) == ["c0"]
+    assert tab.locator(
+        "h2"
+    ).text_content() == "Requests refused in every wording: beta" and requests(tab) == [
+        "c0"
+    ]
     assert sorted(beside(tab)) == [["p000"], ["p001"], ["p002"], ["p003"]]
     assert tab.get_by_text("No wording of this request is answered.").count() == 4
     choose(tab, target=f"gamma{FEW}", outcome="all answered")
-    assert requests(tab) == ["c0", "c1"] and "answered in 4 of 4" in tab.locator(".list h3").first.text_content()
+    assert (
+        requests(tab) == ["c0", "c1"]
+        and "answered in 4 of 4" in tab.locator(".list h3").first.text_content()
+    )
     choose(tab)
-    assert len(requests(tab)) == 8 and tab.locator("h2").text_content().endswith("all systems")
+    assert len(requests(tab)) == 8 and tab.locator("h2").text_content().endswith(
+        "all systems"
+    )
     choose(tab, target=f"beta{FEW}", outcome="decided both ways")
     found = table(tab, tmp_path / "wordings.csv").to_dict("records")
-    assert [(row["refused_wording"], row["answered_wording"]) for row in found] == [("text 5", "text 4")]
+    assert [(row["refused_wording"], row["answered_wording"]) for row in found] == [
+        ("text 5", "text 4")
+    ]
     tab.get_by_role("link", name="What every system decides").click()
     wait_for_view(tab, "clusters")
-    assert cluster_names(tab) == ["c1"] and "beta refuses 1 of 4 wordings" in tab.locator(".cluster-head").inner_text()
+    assert (
+        cluster_names(tab) == ["c1"]
+        and "beta refuses 1 of 4 wordings" in tab.locator(".cluster-head").inner_text()
+    )
 
 
 def choices(tab, name):
     """How much is found with each choice of a filter."""
     texts = tab.locator(f"#filters [name={name}] option").all_text_contents()
-    return {text.rpartition(" (")[0].removesuffix(FEW): int(text.rpartition("(")[2][:-1]) for text in texts}
+    return {
+        text.rpartition(" (")[0].removesuffix(FEW): int(text.rpartition("(")[2][:-1])
+        for text in texts
+    }
 
 
 @pytest.mark.slow
 def test_the_counts_beside_choices_follow_the_other_filters(tab):
-    assert choices(tab, "target") == {"all systems": 6, HOSTILE_TITLE: 3, "beta": 2, "gamma": 0, "guard": 1}
+    assert choices(tab, "target") == {
+        "all systems": 6,
+        HOSTILE_TITLE: 3,
+        "beta": 2,
+        "gamma": 0,
+        "guard": 1,
+    }
     choose(tab, target=f"beta{FEW}", strategy="lexical")
-    assert choices(tab, "target") == {"all systems": 3, HOSTILE_TITLE: 1, "beta": 2, "gamma": 0, "guard": 0}
+    assert choices(tab, "target") == {
+        "all systems": 3,
+        HOSTILE_TITLE: 1,
+        "beta": 2,
+        "gamma": 0,
+        "guard": 0,
+    }
     assert choices(tab, "cluster_id") == {"all": 2, "c0": 1, "c1": 1}
-    assert choices(tab, "strategy") == {"all": 2, "lexical": 2, "register": 0, "rewrite": 0, "seed": 0}
+    assert choices(tab, "strategy") == {
+        "all": 2,
+        "lexical": 2,
+        "register": 0,
+        "rewrite": 0,
+        "seed": 0,
+    }
     choose(tab, q="alpha says 0")
     assert choices(tab, "category") == {"all": 1, "deception": 1, HOSTILE_CATEGORY: 0}
     for view in ("wordings", "clusters"):
         go(tab, view)
         choose(tab)
         assert choices(tab, "cluster_id") == (
-            {"all": 8, "c0": 4, "c1": 4} if view == "wordings" else {"all": 2, "c0": 1, "c1": 1}
+            {"all": 8, "c0": 4, "c1": 4}
+            if view == "wordings"
+            else {"all": 2, "c0": 1, "c1": 1}
         )
         # beside each choice stands what choosing it then shows
         for name in ("target", "outcome", "category", "strategy", "bin"):
             choose(tab)
             for choice, count in choices(tab, name).items():
-                shown = choice + FEW if name == "target" and choice != "all systems" else choice
+                shown = (
+                    choice + FEW
+                    if name == "target" and choice != "all systems"
+                    else choice
+                )
                 choose(tab, **{name: shown})
                 assert status(tab).split()[1] == str(count), (view, name, choice)
     go(tab, "review")
     choose(tab)
-    assert choices(tab, "target") == {"all systems": 5, HOSTILE_TITLE: 3, "beta": 2, "gamma": 0, "guard": 1}
+    assert choices(tab, "target") == {
+        "all systems": 5,
+        HOSTILE_TITLE: 3,
+        "beta": 2,
+        "gamma": 0,
+        "guard": 1,
+    }
 
 
 @pytest.mark.slow
@@ -352,27 +523,49 @@ def test_on_a_phone_columns_have_numbers_and_a_key(tab):
     key = tab.locator(".key")
     assert not key.is_visible()
     tab.set_viewport_size({"width": 390, "height": 844})
-    assert key.locator("li").all_inner_texts() == [HOSTILE_TITLE, "beta", "gamma", "guard"]
+    assert key.locator("li").all_inner_texts() == [
+        HOSTILE_TITLE,
+        "beta",
+        "gamma",
+        "guard",
+    ]
     heads = tab.locator(".grid thead th:not(:first-child)")
     boxes = heads.evaluate_all(
-        "all => all.map((one) => { const b = one.getBoundingClientRect(); return [b.left, b.right, b.height]; })"
+        "all => all.map((one) => { const b = one.getBoundingClientRect(); return"
+        " [b.left, b.right, b.height]; })"
     )
-    assert all(right <= left for (_, right, _), (left, _, _) in itertools.pairwise(boxes))  # nothing is printed over
+    assert all(
+        right <= left for (_, right, _), (left, _, _) in itertools.pairwise(boxes)
+    )  # nothing is printed over
     assert all(0 < height < 40 for *_, height in boxes)
-    assert heads.all_text_contents() == [HOSTILE_TITLE, "beta", "gamma", "guard"]  # for who listens
+    assert heads.all_text_contents() == [
+        HOSTILE_TITLE,
+        "beta",
+        "gamma",
+        "guard",
+    ]  # for who listens
 
 
 def test_other_orders_can_be_chosen(tab):
     choose(tab, order="CI, relative")
     assert rows(tab) == BY_CI
     choose(tab, order="surface risk")
-    assert [row[:4] for row in rows(tab)] == ["p004", "p003", "p001", "p001", "p000", "p005"]
+    assert [row[:4] for row in rows(tab)] == [
+        "p004",
+        "p003",
+        "p001",
+        "p001",
+        "p000",
+        "p005",
+    ]
     choose(tab)
     assert rows(tab) == BY_ISOLATION
 
 
 def facts(node):
-    names, values = (node.locator(f"> .facts {part}").all_text_contents() for part in ("dt", "dd"))
+    names, values = (
+        node.locator(f"> .facts {part}").all_text_contents() for part in ("dt", "dd")
+    )
     return dict(zip(names, values, strict=True))
 
 
@@ -382,14 +575,25 @@ def test_an_opened_refusal_shows_neighbours_answers_signals_and_tokens(tab):
     assert facts(item)["Isolation"] == "0.67 (2 of 3 answered)"
     details = item.locator("article")
     assert details.locator("blockquote").first.text_content() == "alpha says 0"
-    assert "2 nearest answered prompts: mean score 0.360 (relative), 0.585 (clipped)" in details.inner_text()
+    assert (
+        "2 nearest answered prompts: mean score 0.360 (relative), 0.585 (clipped)"
+        in details.inner_text()
+    )
 
     near = details.locator("li.neighbour")
     assert near.count() == 2
     first, second = near.nth(0), near.nth(1)
-    assert "p002" in first.locator("h5").inner_text() and "p007" in second.locator("h5").inner_text()
-    assert [one.locator(".cluster").inner_text() for one in (first, second)] == ["same cluster", "another cluster"]
-    assert [one.locator(".decision").inner_text() for one in (first, second)] == ["✓ answered"] * 2
+    assert (
+        "p002" in first.locator("h5").inner_text()
+        and "p007" in second.locator("h5").inner_text()
+    )
+    assert [one.locator(".cluster").inner_text() for one in (first, second)] == [
+        "same cluster",
+        "another cluster",
+    ]
+    assert [one.locator(".decision").inner_text() for one in (first, second)] == [
+        "✓ answered"
+    ] * 2
     assert second.locator(".prompt").text_content() == "text 7"
     assert second.locator(".answer").text_content() == "alpha says 7"
     assert facts(first) == {
@@ -403,15 +607,26 @@ def test_an_opened_refusal_shows_neighbours_answers_signals_and_tokens(tab):
     }
     assert list(facts(second).values())[-2:] == ["0.300", "0.450"]
 
-    # p000 is cat, token 2; p002 is token 2, dog: cat is nearest to token 2 at 1 - 0.6, token 2 to itself
-    assert tiles(first) == [["cat", HOSTILE_TOKEN, "0.40"], [HOSTILE_TOKEN, "=", "0.00"]]
-    edges = first.locator(".tokens li").evaluate_all("all => all.map((one) => getComputedStyle(one).borderBottomWidth)")
+    # p000 is cat, token 2; p002 is token 2, dog: cat is nearest to token 2 at 1 - 0.6,
+    # token 2 to itself
+    assert tiles(first) == [
+        ["cat", HOSTILE_TOKEN, "0.40"],
+        [HOSTILE_TOKEN, "=", "0.00"],
+    ]
+    edges = first.locator(".tokens li").evaluate_all(
+        "all => all.map((one) => getComputedStyle(one).borderBottomWidth)"
+    )
     assert float(edges[0][:-2]) > float(edges[1][:-2])  # not by colour alone
     assert not second.locator(".tokens").is_visible()
     second.locator("summary").click()
-    assert tiles(second) == [["cat", "=", "0.00"], [HOSTILE_TOKEN, "=", "0.00"]]  # the same tokens in another order
+    assert tiles(second) == [
+        ["cat", "=", "0.00"],
+        [HOSTILE_TOKEN, "=", "0.00"],
+    ]  # the same tokens in another order
 
-    assert decisions(details) == {f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(4)}
+    assert decisions(details) == {
+        f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(4)
+    }
     item.locator("button.open").click()
     assert details.count() == 0
 
@@ -444,22 +659,42 @@ def decisions(node):
 
 
 def cluster_names(tab):
-    return [head.split(",")[0] for head in tab.locator(".cluster-head h3").all_text_contents()]
+    return [
+        head.split(",")[0]
+        for head in tab.locator(".cluster-head h3").all_text_contents()
+    ]
 
 
 def test_the_cluster_view_shows_every_phrasing_and_every_targets_decision(tab):
     go(tab, "clusters")
-    assert decisions(tab) == {f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(8)}
+    assert decisions(tab) == {
+        f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(8)
+    }
     assert cluster_names(tab) == ["c0", "c1"] and status(tab) == "Clusters: 2"
-    assert tab.locator(".cluster-head").first.inner_text() == "c0, deception: 4 of 16 decisions are refusals"
-    assert tab.locator(".grid thead th").all_text_contents() == ["Wording", HOSTILE_TITLE, "beta", "gamma", "guard"]
+    assert (
+        tab.locator(".cluster-head").first.inner_text()
+        == "c0, deception: 4 of 16 decisions are refusals"
+    )
+    assert tab.locator(".grid thead th").all_text_contents() == [
+        "Wording",
+        HOSTILE_TITLE,
+        "beta",
+        "gamma",
+        "guard",
+    ]
 
     accepted = tab.get_by_role("button", name=f"answered: {HOSTILE_TITLE}, p003")
     accepted.click()
     tab.get_by_role("button", name="refused: guard, p003").click()
     said = tab.locator("tr.said")
-    assert [line.locator("p").inner_text() for line in said.all()] == [f"✓ answered {HOSTILE_TITLE}", "✗ refused guard"]
-    assert said.locator("blockquote").all_text_contents() == ["alpha says 3", "(no answer)"]
+    assert [line.locator("p").inner_text() for line in said.all()] == [
+        f"✓ answered {HOSTILE_TITLE}",
+        "✗ refused guard",
+    ]
+    assert said.locator("blockquote").all_text_contents() == [
+        "alpha says 3",
+        "(no answer)",
+    ]
     accepted.click()
     assert said.count() == 1 and accepted.get_attribute("aria-expanded") == "false"
 
@@ -468,25 +703,41 @@ def test_clusters_are_filtered_by_their_refusals_which_are_marked(tab):
     go(tab, "clusters")
     for filters, names, marked in (
         ({"category": HOSTILE_CATEGORY}, ["c1"], []),
-        ({"target": f"beta{FEW}"}, ["c0", "c1"], ["refused: beta, p001", "refused: beta, p005"]),
+        (
+            {"target": f"beta{FEW}"},
+            ["c0", "c1"],
+            ["refused: beta, p001", "refused: beta, p005"],
+        ),
         ({"target": f"guard{FEW}"}, ["c0", "c1"], ["refused: guard, p003"]),
-        ({"target": f"guard{FEW}", "outcome": "decided both ways"}, ["c0"], ["refused: guard, p003"]),
+        (
+            {"target": f"guard{FEW}", "outcome": "decided both ways"},
+            ["c0"],
+            ["refused: guard, p003"],
+        ),
         ({"target": f"guard{FEW}", "outcome": "all answered"}, ["c1"], []),
         ({"outcome": "all refused"}, [], []),
-        ({"strategy": "seed", "cluster_id": "c1"}, ["c1"], [f"refused: {HOSTILE_TITLE}, p004"]),
+        (
+            {"strategy": "seed", "cluster_id": "c1"},
+            ["c1"],
+            [f"refused: {HOSTILE_TITLE}, p004"],
+        ),
         ({"order": "similarity"}, ["c0", "c1"], []),
         ({"order": "surface risk"}, ["c1", "c0"], []),
     ):
         choose(tab, **filters)
         assert cluster_names(tab) == names, filters
-        found = tab.locator("button.marked").evaluate_all("all => all.map((one) => one.ariaLabel)")
+        found = tab.locator("button.marked").evaluate_all(
+            "all => all.map((one) => one.ariaLabel)"
+        )
         assert found == marked, filters
 
 
 def test_clusters_that_nobody_refuses_are_shown_too(show, world):
     corpus, data, about = world
     tab = show(explorer.render_explorer(corpus, {"gamma": data["gamma"]}, about), ALL)
-    assert rows(tab) == [] and tab.get_by_text("Nothing fits these filters.").is_visible()
+    assert (
+        rows(tab) == [] and tab.get_by_text("Nothing fits these filters.").is_visible()
+    )
     assert tab.get_by_role("button", name="Save as CSV").is_disabled()
     go(tab, "clusters")
     assert cluster_names(tab) == ["c0", "c1"]
@@ -504,11 +755,21 @@ def test_two_systems_stand_side_by_side(tab):
     def found():
         return [IDS[text] for text in tab.locator(".list h3").all_text_contents()]
 
-    # refused by one: alpha's p004 (isolation 1) and guard's p003 (1), then alpha's p000 and p001 (2/3); p006 unparsed
-    assert found() == ["p003", "p004", "p000", "p001", "p006"] and status(tab) == "Prompts: 5 of 8"
+    # refused by one: alpha's p004 (isolation 1) and guard's p003 (1), then alpha's p000
+    # and p001 (2/3); p006 unparsed
+    assert (
+        found() == ["p003", "p004", "p000", "p001", "p006"]
+        and status(tab) == "Prompts: 5 of 8"
+    )
     item = tab.locator(".list > li").first
-    assert item.locator("h4").all_text_contents() == [f"✓ answered {HOSTILE_TITLE}", "✗ refused guard"]
-    assert item.locator("blockquote").all_text_contents() == ["alpha says 3", "(no answer)"]
+    assert item.locator("h4").all_text_contents() == [
+        f"✓ answered {HOSTILE_TITLE}",
+        "✗ refused guard",
+    ]
+    assert item.locator("blockquote").all_text_contents() == [
+        "alpha says 3",
+        "(no answer)",
+    ]
     cells = tab.locator(".contingency tbody tr").all()
     assert [line.locator("th, td").all_text_contents() for line in cells] == [
         ["✓ answered", "3", "1"],
@@ -522,14 +783,30 @@ def test_two_systems_stand_side_by_side(tab):
 
 def picture(tab):
     """What a reader sees of the results, and what the filters say."""
-    fields = tab.locator("#filters").evaluate("form => JSON.stringify([...new FormData(form)])")
-    return tab.locator("h2").text_content(), status(tab), json.loads(fields), tab.locator("#shown").inner_text()
+    fields = tab.locator("#filters").evaluate(
+        "form => JSON.stringify([...new FormData(form)])"
+    )
+    return (
+        tab.locator("h2").text_content(),
+        status(tab),
+        json.loads(fields),
+        tab.locator("#shown").inner_text(),
+    )
 
 
 def test_a_link_restores_view_filters_and_what_was_opened(show, html):
     tab = show(html, ALL)
-    choose(tab, target=HOSTILE_TITLE + FEW, strategy="seed", same=True, order="CI, relative", q="p00")
-    opened(tab, "p000 alpha").get_by_role("button", name="answered: guard, p002").click()
+    choose(
+        tab,
+        target=HOSTILE_TITLE + FEW,
+        strategy="seed",
+        same=True,
+        order="CI, relative",
+        q="p00",
+    )
+    opened(tab, "p000 alpha").get_by_role(
+        "button", name="answered: guard, p002"
+    ).click()
     refusals, first = picture(tab), tab.url
     go(tab, "compare")
     choose(tab, a="guard", b="beta", shown="all")
@@ -550,16 +827,26 @@ def test_a_link_restores_view_filters_and_what_was_opened(show, html):
 
 def test_a_link_to_one_refusal_shows_it_alone_and_opened(show, html):
     tab = show(html, ALL)
-    address = opened(tab, "p001 alpha").get_by_role("link", name="Link to this refusal").get_attribute("href")
+    address = (
+        opened(tab, "p001 alpha")
+        .get_by_role("link", name="Link to this refusal")
+        .get_attribute("href")
+    )
     tab = show(html, address)
     assert rows(tab) == ["p000 alpha", "p001 alpha"]  # of that target and cluster
-    assert tab.locator("button.open").evaluate_all("all => all.map((one) => one.ariaExpanded)") == ["false", "true"]
+    assert tab.locator("button.open").evaluate_all(
+        "all => all.map((one) => one.ariaExpanded)"
+    ) == ["false", "true"]
 
 
 def test_a_link_from_another_page_is_taken_as_far_as_it_goes(show, html):
-    tab = show(html, "#view=constructor&target=nobody&cluster_id=c1&open=nobody~p000&page=99&x=1")
+    tab = show(
+        html,
+        "#view=constructor&target=nobody&cluster_id=c1&open=nobody~p000&page=99&x=1",
+    )
     assert (
-        tab.locator("h2").text_content() == f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
+        tab.locator("h2").text_content()
+        == f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
     )
     assert requests(tab) == ["c1"]
     assert "target" not in parse_qs(urldefrag(tab.url).fragment)
@@ -573,12 +860,21 @@ def test_what_is_shown_is_saved_with_formulas_as_text(tab, tmp_path):
     assert found["target"].tolist() == ["beta", "beta", "alpha"]
     assert found["prompt"].tolist() == [f"'{FORMULA}", "text 5", f"'{FORMULA}"]
     assert found["isolation"].tolist() == [1, 1, 0.6667]
-    assert found["nearest_accepted_paraphrase"].tolist() == [HOSTILE_PROMPT, "text 4", "text 3"]
+    assert found["nearest_accepted_paraphrase"].tolist() == [
+        HOSTILE_PROMPT,
+        "text 4",
+        "text 3",
+    ]
     choose(tab, category=HOSTILE_CATEGORY)
-    assert table(tab, tmp_path / "refusals.csv")["answer"].tolist() == ["'-1+1", "beta says 5"]
+    assert table(tab, tmp_path / "refusals.csv")["answer"].tolist() == [
+        "'-1+1",
+        "beta says 5",
+    ]
     go(tab, "clusters")
     found = table(tab, tmp_path / "clusters.csv").set_index("prompt_id")
-    assert found[list(LABELS)].T.to_numpy().tolist() == [labels[4:] for labels in LABELS.values()]
+    assert found[list(LABELS)].T.to_numpy().tolist() == [
+        labels[4:] for labels in LABELS.values()
+    ]
     go(tab, "compare")
     choose(tab, a="beta", b="gamma")
     assert saved(tab, tmp_path / "compare.csv") == "paraguard-compare.csv"
@@ -592,13 +888,20 @@ def test_what_is_shown_is_saved_with_formulas_as_text(tab, tmp_path):
 def drawn(tab):
     """The pairs of a review, in order, as the page shows them one by one."""
     found = []
-    for number in range(1, int(tab.locator("#pager span").text_content().split()[-1]) + 1):
+    for number in range(
+        1, int(tab.locator("#pager span").text_content().split()[-1]) + 1
+    ):
         assert tab.locator("#pager span").text_content().startswith(f"Pair {number} of")
-        accepted, refused = (IDS[text] for text in tab.locator(".review .prompt").all_text_contents())
+        accepted, refused = (
+            IDS[text] for text in tab.locator(".review .prompt").all_text_contents()
+        )
         said = tab.locator(".review blockquote").text_content()
         found.append(
             (
-                f"{refused} {'guard' if said == '(no answer)' else 'alpha' if said == '-1+1' else said.split()[0]}",
+                (
+                    f"{refused}"
+                    f" {'guard' if said == '(no answer)' else 'alpha' if said == '-1+1' else said.split()[0]}"
+                ),
                 accepted,
             )
         )
@@ -607,14 +910,22 @@ def drawn(tab):
     return found
 
 
-def test_a_review_draws_a_refusal_and_its_nearest_accepted_paraphrase_by_seed(show, html):
+def test_a_review_draws_a_refusal_and_its_nearest_accepted_paraphrase_by_seed(
+    show, html
+):
     draws = []
     for seed in (1, 1, 2, 3, 4):
         draws.append(drawn(show(html, f"#view=review&target=&draw={seed}&page=1")))
     for draw in draws:
         assert all(NEAREST[refused] == accepted for refused, accepted in draw)
         # p001 is refused by two, and judged once
-        assert sorted(refused[:4] for refused, _ in draw) == ["p000", "p001", "p003", "p004", "p005"]
+        assert sorted(refused[:4] for refused, _ in draw) == [
+            "p000",
+            "p001",
+            "p003",
+            "p004",
+            "p005",
+        ]
     assert draws[0] == draws[1] and len(set(map(tuple, draws))) > 2
     assert {row for draw in draws for row, _ in draw} == set(BY_ISOLATION)
     assert (
@@ -658,7 +969,9 @@ def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
     ):  # another key instead, and a key again to take it back
         tab.keyboard.press(key)
     tab = show(html, "#view=review&target=alpha&reader=Ann%20B.")
-    assert tab.locator("#pager span").text_content() == "Pair 3 of 3"  # the first that is not judged
+    assert (
+        tab.locator("#pager span").text_content() == "Pair 3 of 3"
+    )  # the first that is not judged
     assert status(tab) == "Pairs: 3, judged: 2"
     assert saved(tab, tmp_path / "sheet.csv") == "paraguard-review-Ann_B_.csv"
     sheet = fidelity.read_sheet(tmp_path / "sheet.csv")
@@ -666,9 +979,16 @@ def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
     assert sheet["mark"].tolist() == ["same intent", "shifted", "same intent"]
     assert sheet["refusal"].tolist() == ["no", "unsure", ""]
     assert sheet["comment"].tolist() == ["'=a remark", "", ""]
-    assert set(sheet["target"]) == {"alpha"} and set(sheet["answer"]) == {"alpha says 0", "alpha says 1", "'-1+1"}
+    assert set(sheet["target"]) == {"alpha"} and set(sheet["answer"]) == {
+        "alpha says 0",
+        "alpha says 1",
+        "'-1+1",
+    }
     assert "1 of 2 marked answers no refusal" in fidelity.describe_sheets([sheet])[1]
-    for address in ("#view=review&target=alpha&reader=Ben", "#view=review&target=guard&reader=Ann%20B."):
+    for address in (
+        "#view=review&target=alpha&reader=Ben",
+        "#view=review&target=guard&reader=Ann%20B.",
+    ):
         assert status(show(html, address)).endswith("judged: 0")
 
 
@@ -688,15 +1008,22 @@ def test_a_verdict_is_not_carried_over_to_another_answer(show, html):
     again = explorer.render_explorer(corpus, data, about._replace(store="another"))
     assert status(show(again, address)) == "Pairs: 1, judged: 1"
     data["guard"].labels["response"] = "I would rather not."
-    assert status(show(explorer.render_explorer(corpus, data, about), address)) == "Pairs: 1, judged: 0"
+    assert (
+        status(show(explorer.render_explorer(corpus, data, about), address))
+        == "Pairs: 1, judged: 0"
+    )
 
 
 def test_a_browser_that_keeps_nothing_is_told_of_and_verdicts_can_be_saved(show, html):
     tab = show(html, "#view=review&target=guard")
     assert not tab.get_by_role("alert").is_visible()
-    tab.evaluate("() => { Storage.prototype.setItem = () => { throw new DOMException('full') } }")
+    tab.evaluate(
+        "() => { Storage.prototype.setItem = () => { throw new DOMException('full') } }"
+    )
     tab.get_by_role("button", name="Shifted").click()
-    assert tab.get_by_role("alert").is_visible() and status(tab) == "Pairs: 1, judged: 1"
+    assert (
+        tab.get_by_role("alert").is_visible() and status(tab) == "Pairs: 1, judged: 1"
+    )
     assert [row["mark"] for row in reviewed(tab)] == ["shifted"]
 
 
@@ -745,7 +1072,10 @@ def test_the_keyboard_alone_does_everything(show, html):
 
 def unfolded(show, html, view):
     """A view with everything open that can be opened."""
-    tab = show(html, f"#view={view}&target=&outcome={'&shown=all' if view == 'compare' else ''}")
+    tab = show(
+        html,
+        f"#view={view}&target=&outcome={'&shown=all' if view == 'compare' else ''}",
+    )
     folded = tab.locator("[aria-expanded=false]")
     while folded.count():
         folded.first.click()
@@ -763,10 +1093,16 @@ def test_every_view_is_accessible_in_light_and_dark_wide_and_narrow(show, html, 
         for width in (1280, 390):
             tab.set_viewport_size({"width": width, "height": 844})
             found = Axe().run(tab).response["violations"]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], (scheme, width)
+            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], (
+                scheme,
+                width,
+            )
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
     levels = [
-        int(name[1]) for name in tab.locator(":is(h1, h2, h3, h4, h5)").evaluate_all("all => all.map((h) => h.tagName)")
+        int(name[1])
+        for name in tab.locator(":is(h1, h2, h3, h4, h5)").evaluate_all(
+            "all => all.map((h) => h.tagName)"
+        )
     ]
     assert levels[:2] == [1, 2] and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
@@ -776,7 +1112,9 @@ def test_the_page_follows_the_systems_colours(tab):
     def brightness(scheme):
         tab.emulate_media(color_scheme=scheme)
         return [
-            tab.evaluate(f"eval(getComputedStyle(document.body).{name}.match(/\\d+/g).join('+'))")
+            tab.evaluate(
+                f"eval(getComputedStyle(document.body).{name}.match(/\\d+/g).join('+'))"
+            )
             for name in ("backgroundColor", "color")
         ]
 
@@ -794,13 +1132,18 @@ def test_markup_in_texts_is_text(show, html):
     assert HOSTILE_TITLE in tab.locator(".facts dd").all_text_contents()
     for view in VIEWS:
         tab = unfolded(show, html, view)
-        assert HOSTILE_PROMPT in tab.locator("#shown").text_content() or view == "review"
+        assert (
+            HOSTILE_PROMPT in tab.locator("#shown").text_content() or view == "review"
+        )
         assert tab.locator("img, iframe, svg, main b[onmouseover]").count() == 0
 
 
 def test_the_policy_lets_no_foreign_script_run(browser, html, tmp_path):
     path = tmp_path / "page.html"
-    foreign = "<script>window.ran = 1</script><img src='https://example.org/x' onerror='window.ran = 2'></body>"
+    foreign = (
+        "<script>window.ran = 1</script><img src='https://example.org/x'"
+        " onerror='window.ran = 2'></body>"
+    )
     path.write_text(html.replace("</body>", foreign), encoding="utf-8")
     tab = browser.new_page()
     refused = []
@@ -825,7 +1168,9 @@ def test_tokens_are_aligned_as_drift_does(world):
         for at, *_, nearest, hundredths in rejection["near"]:
             distances = 1 - table[rows[rejection["prompt"]]] @ table[rows[at]].T
             assert distances.round(12).argmin(axis=1).tolist() == nearest
-            assert (100 * distances.min(axis=1)).round().astype(int).tolist() == hundredths
+            assert (100 * distances.min(axis=1)).round().astype(
+                int
+            ).tolist() == hundredths
 
 
 class Changed(stores.Store):
@@ -839,10 +1184,19 @@ class Changed(stores.Store):
 @pytest.mark.slow
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
     name = registry.published_targets("chat").index[0]
-    ((found, own),) = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, [name]).items()
-    assert found == name and own.k == 5 and own.weights == PAPER_WEIGHTS and own.labeller == "combined"
+    ((found, own),) = pipeline.read_evaluations(
+        RECORDED, "paraguard_mini", recorded_corpus, [name]
+    ).items()
+    assert (
+        found == name
+        and own.k == 5
+        and own.weights == PAPER_WEIGHTS
+        and own.labeller == "combined"
+    )
     with pytest.raises(DataError, match="scores of other pairs"):
-        pipeline.read_evaluations(Changed("recorded"), "paraguard_mini", recorded_corpus, [name])
+        pipeline.read_evaluations(
+            Changed("recorded"), "paraguard_mini", recorded_corpus, [name]
+        )
 
 
 def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
@@ -850,11 +1204,20 @@ def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
 
     def changed(path):
         meta = stores.read_meta(path)
-        return meta | {"parameters": meta["parameters"] | {"k": 4}} if path.stem == second else meta
+        return (
+            meta | {"parameters": meta["parameters"] | {"k": 4}}
+            if path.stem == second
+            else meta
+        )
 
     monkeypatch.setattr(pipeline, "read_meta", changed)
-    with pytest.raises(DataError, match=f"{second}.csv: scored with other weights, k or labeller than {first};"):
-        pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, [first, second])
+    with pytest.raises(
+        DataError,
+        match=f"{second}.csv: scored with other weights, k or labeller than {first};",
+    ):
+        pipeline.read_evaluations(
+            RECORDED, "paraguard_mini", recorded_corpus, [first, second]
+        )
 
 
 @pytest.mark.parametrize("store", ["nowhere", "../up"])
@@ -868,17 +1231,33 @@ def test_a_users_error_is_one_line(store, command, results):
 def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
     names = list(registry.published_targets("chat").index[:2])
     data = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, names)
-    guards = pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus, data)
+    guards = pipeline.read_guard_evaluations(
+        RECORDED, "paraguard_mini", recorded_corpus, data
+    )
     assert list(guards) == list(registry.published_targets("guard").index)
     for name, own in guards.items():
         assert own.traces is data[names[1]].traces  # the first under the safety wrapper
         assert own.labels["prompt_id"].tolist() == recorded_corpus["prompt_id"].tolist()
-        assert (own.scores["label"] == "reject").sum() == (own.labels["label"] == "reject").sum(), name
+        assert (own.scores["label"] == "reject").sum() == (
+            own.labels["label"] == "reject"
+        ).sum(), name
     assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
-    assert pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
-    with pytest.raises(DataError, match="scores of another corpus or other decisions; run 05_guard_comparison again"):
-        pipeline.read_guard_evaluations(RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data)
+    assert (
+        pipeline.read_guard_evaluations(
+            RECORDED, "paraguard_mini", recorded_corpus, others
+        )
+        == {}
+    )
+    with pytest.raises(
+        DataError,
+        match=(
+            "scores of another corpus or other decisions; run 05_guard_comparison again"
+        ),
+    ):
+        pipeline.read_guard_evaluations(
+            RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data
+        )
 
 
 @pytest.mark.slow
@@ -886,17 +1265,27 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.display_path(path) in command("explorer").printed
     assert path.stat().st_size < 6e6
-    names = [*registry.published_targets("chat").index, *registry.published_targets("guard").index]
-    labels = pd.concat([RECORDED.read("labels", "paraguard_mini", name) for name in names])
+    names = [
+        *registry.published_targets("chat").index,
+        *registry.published_targets("guard").index,
+    ]
+    labels = pd.concat(
+        [RECORDED.read("labels", "paraguard_mini", name) for name in names]
+    )
     n = int((labels["label"] == "reject").sum())
     page = path.read_text(encoding="utf-8")
     tab = show(page)
     # the model that decides most requests both ways
-    cluster, models = RECORDED.read("corpus", "paraguard_mini")["cluster_id"], registry.published_targets("chat").index
+    cluster, models = (
+        RECORDED.read("corpus", "paraguard_mini")["cluster_id"],
+        registry.published_targets("chat").index,
+    )
     both = {}
     for name in models:
         label = RECORDED.read("labels", "paraguard_mini", name)["label"]
-        refused, answered = ((label == one).groupby(cluster).any() for one in ("reject", "accept"))
+        refused, answered = (
+            (label == one).groupby(cluster).any() for one in ("reject", "accept")
+        )
         both[registry.display_titles([name])[0]] = int((refused & answered).sum())
     busiest = max(both, key=both.get)
     assert status(tab) == f"Requests: {both[busiest]} of 200"
@@ -905,8 +1294,13 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     tab = show(page, ALL)
     assert status(tab) == f"Refusals: {n:,}"
     tab.locator("button.open").first.click()
-    assert tab.locator("li.neighbour").count() == 5 and tab.locator(".tokens li").count() > 25
-    assert tab.locator("tr.phrasing").count() == 6 and tab.locator(".grid button").count() == 6 * len(names)
+    assert (
+        tab.locator("li.neighbour").count() == 5
+        and tab.locator(".tokens li").count() > 25
+    )
+    assert tab.locator("tr.phrasing").count() == 6 and tab.locator(
+        ".grid button"
+    ).count() == 6 * len(names)
     tab.get_by_role("button", name="Next").click()
     assert tab.locator("#pager span").text_content() == f"Page 2 of {-(-n // 25)}"
     go(tab, "review")

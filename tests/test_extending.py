@@ -1,4 +1,6 @@
-"""How many files it takes to add one of each: in a copy of the project something is added, and it works."""
+"""How many files it takes to add one of each: in a copy of the project something is
+added, and it works.
+"""
 
 import shutil
 import subprocess
@@ -11,19 +13,26 @@ from paraguard_utils import paths
 
 METRIC = {
     "paraguard_utils/analysis/confusion.py": {
-        '\n        "frr": ': """
+        '\n        "frr": ': (
+            """
         "answered": clusters.share(cluster[scored], ~rejected[scored]),
-        "frr": """,
+        "frr": """
+        ),
     },
     "paraguard_utils/core/measures.py": {
-        "\nMEASURES = {\n": '\nMEASURES = {\n    "answered": Measure("helped", headline=True),\n',
+        "\nMEASURES = {\n": (
+            '\nMEASURES = {\n    "answered": Measure("helped", headline=True),\n'
+        ),
     },
 }
-"""By file: texts that stand there once, and what takes their place; what is added where there is no such file."""
+"""By file: texts that stand there once, and what takes their place; what is added where
+there is no such file.
+"""
 
 FIGURE = {
     "paraguard_utils/report/figures/corpus.py": {
-        "\n\ndef plot_gate_distributions(": """
+        "\n\ndef plot_gate_distributions(": (
+            """
 
 def plot_lengths(table):
     figure, axis = style.subplots(1, 1)
@@ -31,24 +40,33 @@ def plot_lengths(table):
     return figure
 
 
-def plot_gate_distributions(""",
+def plot_gate_distributions("""
+        ),
     },
     "figures/FIGURE_MAP.csv": {
-        "sources\nCorpus gates,": """sources
+        "sources\nCorpus gates,": (
+            """sources
 Lengths,notebooks/01_corpus_building.ipynb,figures/lengths.png,column,data/corpus/paraguard_mini.csv
-Corpus gates,""",
+Corpus gates,"""
+        ),
     },
-    "notebooks/01_corpus_building.ipynb": {"plot_gate_distributions(measured, limits)": "plot_lengths(lengths)"},
+    "notebooks/01_corpus_building.ipynb": {
+        "plot_gate_distributions(measured, limits)": "plot_lengths(lengths)"
+    },
 }
 
 LABELLER = {
     "paraguard_utils/labels/labelling.py": {
-        '    if labeller == "full":\n': """    if labeller == "lenient":
+        '    if labeller == "full":\n': (
+            """    if labeller == "lenient":
         return labels.assign(label="accept")
     if labeller == "full":
-""",
+"""
+        ),
     },
-    "paraguard_utils/settings.py": {'labeller: Literal["combined", ': 'labeller: Literal["combined", "lenient", '},
+    "paraguard_utils/settings.py": {
+        'labeller: Literal["combined", ': 'labeller: Literal["combined", "lenient", '
+    },
 }
 
 VERSION = metadata.version("tabulate")
@@ -56,7 +74,8 @@ VERSION = metadata.version("tabulate")
 
 GUARD = {
     "data/guards.yaml": {
-        "\npanel:\n": f"""
+        "\npanel:\n": (
+            f"""
 panel:
   tabulate:
     kind: package
@@ -66,18 +85,23 @@ panel:
     licence: MIT
     citation: ours
     about: rejects what is shouted
-""",
+"""
+        ),
     },
     "data/targets.csv": {
-        "\nalt-profanity-check,guard,": "\ntabulate,guard,tabulate,,no,Shouted\nalt-profanity-check,guard,",
+        "\nalt-profanity-check,guard,": (
+            "\ntabulate,guard,tabulate,,no,Shouted\nalt-profanity-check,guard,"
+        ),
     },
     "paraguard_utils/guards/packaged.py": {
-        "\n_PACKAGES: ": """
+        "\n_PACKAGES: ": (
+            """
 def _shouted(files):
     return lambda texts: [float(text.isupper()) for text in texts]
 
 
-_PACKAGES: """,
+_PACKAGES: """
+        ),
         '    "hatesonar": ': '    "tabulate": _shouted,\n    "hatesonar": ',
     },
     "requirements-guards.txt": {"\nhatesonar==": f"\ntabulate=={VERSION}\nhatesonar=="},
@@ -85,7 +109,8 @@ _PACKAGES: """,
 
 REMEDY = {
     "paraguard_utils/remedies/catalogue/yes_to_all.py": {
-        "": """from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+        "": (
+            """from paraguard_utils.remedies.contract import RemediedSystem, Remedy
 
 
 def apply(base, train, validation):
@@ -93,7 +118,8 @@ def apply(base, train, validation):
 
 
 REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)
-""",
+"""
+        ),
     },
 }
 
@@ -167,7 +193,9 @@ assert catalogue.all_remedies()["yes-to-all"].kind == "decision"
 def copy(tmp_path_factory):
     """A copy of what the package and its inputs are."""
     folder = tmp_path_factory.mktemp("copy")
-    kept = shutil.ignore_patterns("__pycache__", "traces", "vectors", "pairs", "samples")
+    kept = shutil.ignore_patterns(
+        "__pycache__", "traces", "vectors", "pairs", "samples"
+    )
     for name in ("paraguard_utils", "data", "figures", "notebooks"):
         shutil.copytree(paths.ROOT / name, folder / name, ignore=kept)
     for name in ("pyproject.toml", "requirements-guards.txt"):
@@ -188,6 +216,10 @@ def test_one_more_takes_few_files(name, copy):
             text = text.replace(old, new) if old else new
         path.write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", use], cwd=copy, env={"PYTHONPATH": str(copy), "PATH": ""}, capture_output=True, text=True
+        [sys.executable, "-c", use],
+        cwd=copy,
+        env={"PYTHONPATH": str(copy), "PATH": ""},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]

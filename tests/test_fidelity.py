@@ -29,36 +29,60 @@ VECTORS = np.array([[np.cos(x), np.sin(x)] for x in np.radians([0, 30, 60, 90, 2
 
 def test_spread_by_hand():
     variants = fidelity.measure_spread(CORPUS, VECTORS)
-    # a-2 lies 60 degrees from its seed and 30 from b's; b-1 70 from its own and 20 from a's
+    # a-2 lies 60 degrees from its seed and 30 from b's; b-1 70 from its own and 20 from
+    # a's
     assert variants["nearest_seed"].tolist() == ["a", "b", "a"]
-    assert variants["similarity"].to_numpy() == pytest.approx(np.cos(np.radians([30, 60, 70])))
-    assert variants["margin"][0] == pytest.approx(np.cos(np.radians(30)) - np.cos(np.radians(60)))
+    assert variants["similarity"].to_numpy() == pytest.approx(
+        np.cos(np.radians([30, 60, 70]))
+    )
+    assert variants["margin"][0] == pytest.approx(
+        np.cos(np.radians(30)) - np.cos(np.radians(60))
+    )
     agreement = fidelity.nearest_seed_share(variants).iloc[0]
-    assert (agreement["own"], agreement["variants"]) == (1, 3) and agreement["share"] == pytest.approx(1 / 3)
+    assert (agreement["own"], agreement["variants"]) == (1, 3) and agreement[
+        "share"
+    ] == pytest.approx(1 / 3)
 
 
 def test_a_sheet_has_every_strategy_and_the_seed_beside_it():
     drawn = fidelity.draw_sheet(CORPUS, n=2, seed=3)
     assert tuple(drawn.columns) == fidelity.SHEET_COLUMNS
     assert set(drawn["strategy"]) == {"lexical", "rewrite"}
-    assert (drawn["seed"] == drawn["paraphrase"].str[0]).all() and (drawn["mark"] == "").all()
+    assert (drawn["seed"] == drawn["paraphrase"].str[0]).all() and (
+        drawn["mark"] == ""
+    ).all()
     assert len(fidelity.draw_sheet(CORPUS, n=99)) == 3
     pd.testing.assert_frame_equal(drawn, fidelity.draw_sheet(CORPUS, n=2, seed=3))
 
 
 def filled(path, marks):
-    rows = pd.DataFrame({name: [f"{name} {i}" for i in range(len(marks))] for name in fidelity.SHEET_COLUMNS})
+    rows = pd.DataFrame(
+        {
+            name: [f"{name} {i}" for i in range(len(marks))]
+            for name in fidelity.SHEET_COLUMNS
+        }
+    )
     rows.assign(mark=marks).to_csv(path, index=False)
     return fidelity.read_sheet(path)
 
 
 def test_shares_and_kappa_by_hand(tmp_path):
-    first = filled(tmp_path / "1.csv", ["same intent", " Shifted", "shifted", "unsure", "same intent", ""])
-    second = filled(tmp_path / "2.csv", ["same intent", "shifted", "same intent", "unsure", "same intent", "shifted"])
+    first = filled(
+        tmp_path / "1.csv",
+        ["same intent", " Shifted", "shifted", "unsure", "same intent", ""],
+    )
+    second = filled(
+        tmp_path / "2.csv",
+        ["same intent", "shifted", "same intent", "unsure", "same intent", "shifted"],
+    )
     both = fidelity.sheet_kappa(first, second)
-    # 4 of 5 equal; chance 2/5 * 3/5 + 2/5 * 1/5 + 1/5 * 1/5 = 9/25; (20/25 - 9/25) / (16/25) = 11/16
+    # 4 of 5 equal; chance 2/5 * 3/5 + 2/5 * 1/5 + 1/5 * 1/5 = 9/25; (20/25 - 9/25) /
+    # (16/25) = 11/16
     assert (both["equal"], both["both"], both["note"]) == (4, 5, "")
-    assert both["kappa"] == pytest.approx(11 / 16) and both["kappa_low"] <= 11 / 16 <= both["kappa_high"]
+    assert (
+        both["kappa"] == pytest.approx(11 / 16)
+        and both["kappa_low"] <= 11 / 16 <= both["kappa_high"]
+    )
     lines = fidelity.describe_sheets([first, second])
     # the interval is exact, 2 of 5
     assert lines[0].startswith("reader 1: 2 of 5 marked pairs shifted (0.400 [0.053")
@@ -68,26 +92,44 @@ def test_shares_and_kappa_by_hand(tmp_path):
 
 def test_what_counts_as_a_refusal_is_read_beside_the_intent(tmp_path):
     def read(name, **columns):
-        pair = {"prompt_id": list("abcd"), "strategy": "rewrite", "seed": "accepted", "paraphrase": "refused"}
+        pair = {
+            "prompt_id": list("abcd"),
+            "strategy": "rewrite",
+            "seed": "accepted",
+            "paraphrase": "refused",
+        }
         path = tmp_path / f"{name}.csv"
-        pd.DataFrame(pair | {"mark": "same intent", "answer": "Sorry."} | columns).to_csv(path, index=False)
+        pd.DataFrame(
+            pair | {"mark": "same intent", "answer": "Sorry."} | columns
+        ).to_csv(path, index=False)
         return fidelity.read_sheet(path)
 
     first = read("first", refusal=["No", "yes ", "unsure", ""])
     second = read("second", refusal=["no", "no", "yes", "yes"])
     assert first["refusal"].tolist() == ["no", "yes", "unsure", ""]
     lines = fidelity.describe_sheets([first, second])
-    assert lines[3].startswith("reader 1: 1 of 3 marked answers no refusal (0.333 [0.008, 0.906]), 1 unsure, 1 of 4")
+    assert lines[3].startswith(
+        "reader 1: 1 of 3 marked answers no refusal (0.333 [0.008, 0.906]), 1 unsure, 1"
+        " of 4"
+    )
     # 1 of 3 equal; by chance 1/3 * 2/3 + 1/3 * 1/3 = 1/3
     assert lines[5].startswith("both: 1 of 3 equal, Cohen's kappa 0.000")
-    with pytest.raises(DataError, match="row 2, column refusal: 'shifted' is not one of yes, no, unsure"):
+    with pytest.raises(
+        DataError,
+        match="row 2, column refusal: 'shifted' is not one of yes, no, unsure",
+    ):
         read("wrong", refusal="shifted")
-    for other in (read("answer", answer="I will not.", refusal="no"), read("seed", seed="another", refusal="no")):
+    for other in (
+        read("answer", answer="I will not.", refusal="no"),
+        read("seed", seed="another", refusal="no"),
+    ):
         with pytest.raises(DataError, match="do not hold the same pairs"):
             fidelity.sheet_kappa(first, other)
 
 
-marks = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=12)
+marks = st.lists(
+    st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=12
+)
 
 
 @pytest.mark.slow
@@ -100,9 +142,15 @@ def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
 
     def wanted(weights):
         used = set(first[weights > 0]) | set(second[weights > 0])
-        return cohen_kappa_score(first, second, sample_weight=weights) if len(used) > 1 else np.nan
+        return (
+            cohen_kappa_score(first, second, sample_weight=weights)
+            if len(used) > 1
+            else np.nan
+        )
 
-    assert found[0] == pytest.approx(wanted(np.ones(len(pairs))), abs=1e-12, nan_ok=True)
+    assert found[0] == pytest.approx(
+        wanted(np.ones(len(pairs))), abs=1e-12, nan_ok=True
+    )
     draws = [wanted(counts[ids]) for counts in clusters.counts]
     assert found.draws == pytest.approx(draws, abs=1e-12, nan_ok=True)
 
@@ -111,11 +159,20 @@ def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
 @given(marks)
 def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
     first, second = (
-        pd.DataFrame({"prompt_id": range(len(pairs), 0, -1), "seed": "", "paraphrase": "", "mark": side})
+        pd.DataFrame(
+            {
+                "prompt_id": range(len(pairs), 0, -1),
+                "seed": "",
+                "paraphrase": "",
+                "mark": side,
+            }
+        )
         for side in map(list, zip(*pairs, strict=True))
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fidelity, "ClusterBootstrap", partial(ClusterBootstrap, resamples=20))
+        patch.setattr(
+            fidelity, "ClusterBootstrap", partial(ClusterBootstrap, resamples=20)
+        )
         found = fidelity.sheet_kappa(first, second)
     draws = [
         cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
@@ -124,26 +181,46 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
     ]
     if not found["note"]:
         low, high = np.percentile(draws, [2.5, 97.5])
-        assert (found["kappa_low"], found["kappa_high"]) == pytest.approx((low, high), abs=1e-12)
-    assert bool(found["note"]) == np.isnan(found["kappa"]) == (len({mark for pair in pairs for mark in pair}) == 1)
+        assert (found["kappa_low"], found["kappa_high"]) == pytest.approx(
+            (low, high), abs=1e-12
+        )
+    assert (
+        bool(found["note"])
+        == np.isnan(found["kappa"])
+        == (len({mark for pair in pairs for mark in pair}) == 1)
+    )
 
 
 def test_what_is_undefined_is_nan_with_a_reason(tmp_path):
     none = filled(tmp_path / "0.csv", ["", ""])
     same = filled(tmp_path / "1.csv", ["shifted", "shifted"])
-    assert "0 of 0 marked pairs shifted (nan [nan, nan]), 0 unsure, 2 of 2" in fidelity.describe_sheets([none])[0]
+    assert (
+        "0 of 0 marked pairs shifted (nan [nan, nan]), 0 unsure, 2 of 2"
+        in fidelity.describe_sheets([none])[0]
+    )
     assert np.isnan(fidelity.sheet_kappa(same, same)["kappa"])
-    assert fidelity.sheet_kappa(same, same)["note"] == "both readers used one and the same mark"
+    assert (
+        fidelity.sheet_kappa(same, same)["note"]
+        == "both readers used one and the same mark"
+    )
     assert fidelity.sheet_kappa(same, none)["note"] == "no pair has two marks"
 
 
 def test_bad_sheets_are_one_clear_error(tmp_path):
-    with pytest.raises(DataError, match="row 3, column mark: 'perhaps' is not one of same intent, shifted, unsure"):
+    with pytest.raises(
+        DataError,
+        match=(
+            "row 3, column mark: 'perhaps' is not one of same intent, shifted, unsure"
+        ),
+    ):
         filled(tmp_path / "1.csv", ["shifted", "perhaps"])
     (tmp_path / "2.csv").write_text("prompt_id,mark\na,shifted\n")
     with pytest.raises(DataError, match="column 'strategy' is missing"):
         fidelity.read_sheet(tmp_path / "2.csv")
-    first, longer = filled(tmp_path / "3.csv", ["shifted"]), filled(tmp_path / "4.csv", ["shifted", ""])
+    first, longer = (
+        filled(tmp_path / "3.csv", ["shifted"]),
+        filled(tmp_path / "4.csv", ["shifted", ""]),
+    )
     with pytest.raises(DataError, match="do not hold the same pairs"):
         fidelity.sheet_kappa(first, longer)
     pd.concat([first, first]).to_csv(tmp_path / "5.csv", index=False)
@@ -152,7 +229,14 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
 
 
 def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
-    frame = CORPUS.assign(source="x", category="y", topical="unstated", similarity=1.0, overlap=1.0, risk=0.5)
+    frame = CORPUS.assign(
+        source="x",
+        category="y",
+        topical="unstated",
+        similarity=1.0,
+        overlap=1.0,
+        risk=0.5,
+    )
     stores.Store("test").write("corpus", "mine", frame=frame, meta={})
     sheet = results / "test" / "fidelity" / "mine.csv"
     call = ["corpus", "sheet", "--store", "test", "--corpus", "mine"]
@@ -161,23 +245,41 @@ def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
     pd.read_csv(sheet).assign(mark="shifted").to_csv(sheet, index=False)
     printed = command("corpus", "read", str(sheet)).printed
     assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in printed
-    assert command("corpus", "read", "a.csv", "b.csv", "c.csv").error == "one or two sheets can be read"
+    assert (
+        command("corpus", "read", "a.csv", "b.csv", "c.csv").error
+        == "one or two sheets can be read"
+    )
 
 
 def test_topical_seeds_and_the_readers_agreement():
     seeds = pd.DataFrame(
-        {"seed_id": list("abcd"), "category": ["x", "x", "x", "y"], "topical": ["yes", "word only", "yes", "yes"]}
+        {
+            "seed_id": list("abcd"),
+            "category": ["x", "x", "x", "y"],
+            "topical": ["yes", "word only", "yes", "yes"],
+        }
     )
     readings = pd.DataFrame(
-        {"seed_id": list("abcd"), "first": ["yes", "no", "yes", "yes"], "second": ["yes", "no", "no", "yes"]}
+        {
+            "seed_id": list("abcd"),
+            "first": ["yes", "no", "yes", "yes"],
+            "second": ["yes", "no", "no", "yes"],
+        }
     )
     table = fidelity.count_topical_seeds(seeds, readings).set_index("category")
-    assert table.loc["x", ["seeds", "topical", "read", "equal"]].tolist() == [3, 2, 3, 2]
+    assert table.loc["x", ["seeds", "topical", "read", "equal"]].tolist() == [
+        3,
+        2,
+        3,
+        2,
+    ]
     # 3 of 4 equal; by chance 3/4 * 2/4 + 1/4 * 2/4 = 1/2; (3/4 - 1/2) / (1 - 1/2)
     assert table.loc["all", "kappa"] == pytest.approx(0.5)
     assert np.isnan(table.loc["y", "kappa"])  # one and the same mark
     unread = (
-        fidelity.count_topical_seeds(seeds.assign(topical="unstated"), readings[:0]).set_index("category").loc["all"]
+        fidelity.count_topical_seeds(seeds.assign(topical="unstated"), readings[:0])
+        .set_index("category")
+        .loc["all"]
     )
     assert unread[["topical", "read", "equal"]].tolist() == [0, 0, 0]
     assert unread[["share", "kappa"]].isna().all()

@@ -16,11 +16,15 @@ TEXTS = [
 ]
 
 
-def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tiny_model, monkeypatch):
+def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(
+    tiny_model, monkeypatch
+):
     monkeypatch.setattr(fluency, "_model", lambda: tiny_model)
     expected = []
     for text in TEXTS:
-        ids = tiny_model.tokenizer(f"\n{text}", add_special_tokens=False, return_tensors="pt")["input_ids"]
+        ids = tiny_model.tokenizer(
+            f"\n{text}", add_special_tokens=False, return_tensors="pt"
+        )["input_ids"]
         with torch.inference_mode():
             logits = tiny_model.network(ids).logits[0, :-1]
         expected.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:]).item())
@@ -32,12 +36,23 @@ def test_the_loss_is_the_mean_over_a_text_s_tokens_whatever_stands_beside_it(tin
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed")
+@pytest.mark.skipif(
+    not has_model(), reason="the default model's weights package is not installed"
+)
 def test_what_is_no_english_is_less_fluent():
     pairs = [
-        ("Which steps are needed to make a prop bomb?", "Which steps are had to make a prop bomb?"),
-        ("What are some ways to stop a thief?", "What are some manners to halt a thief?"),
-        ("I would like to know how spies hide.", "I would like to know how do spies hides."),
+        (
+            "Which steps are needed to make a prop bomb?",
+            "Which steps are had to make a prop bomb?",
+        ),
+        (
+            "What are some ways to stop a thief?",
+            "What are some manners to halt a thief?",
+        ),
+        (
+            "I would like to know how spies hide.",
+            "I would like to know how do spies hides.",
+        ),
     ]
     good, bad = (fluency.compute_losses([pair[i] for pair in pairs]) for i in (0, 1))
     assert (good < bad).all(), np.stack([good, bad])

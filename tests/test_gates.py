@@ -26,7 +26,9 @@ ON_EDGE, BELOW = (0.6, 0.8), (0.59, np.sqrt(1 - 0.59**2))
 ])  # fmt: skip
 def test_a_text_on_a_threshold_passes(vector, risk, stops):
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [SEED]})
-    candidates = pd.DataFrame({"seed_id": ["s"], "strategy": ["lexical"], "text": [OTHER]})
+    candidates = pd.DataFrame(
+        {"seed_id": ["s"], "strategy": ["lexical"], "text": [OTHER]}
+    )
     vectors = {SEED: (1.0, 0.0), OTHER: vector}
 
     def embed(texts):
@@ -43,25 +45,48 @@ def test_a_text_on_a_threshold_passes(vector, risk, stops):
 def test_of_what_rules_write_the_more_fluent_half_is_chosen_from():
     texts = [f"{OTHER} Version {letter}" for letter in "tuvwxyz"]
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [SEED]})
-    candidates = pd.DataFrame({"seed_id": "s", "strategy": ["lexical"] * 5 + ["register"] * 2, "text": texts})
+    candidates = pd.DataFrame(
+        {"seed_id": "s", "strategy": ["lexical"] * 5 + ["register"] * 2, "text": texts}
+    )
     asked = []
 
     def losses(asked_of):
         asked.extend(asked_of)
-        return np.array([3.0, 1.0, 2.0, 2.0, 9.0, 8.0, 7.0])[[texts.index(text) for text in asked_of]]
+        return np.array([3.0, 1.0, 2.0, 2.0, 9.0, 8.0, 7.0])[
+            [texts.index(text) for text in asked_of]
+        ]
 
     def judged(candidates, per_seed, losses=losses):
-        measures = (lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5))
+        measures = (
+            lambda texts: np.ones((len(texts), 2)),
+            lambda texts, _: np.full(len(texts), 0.5),
+        )
         limits = Gates(per_seed=per_seed, min_strategies=1, max_overlap=1.0)
-        return gates.judge_candidates(seeds, candidates, limits, *measures, losses=losses)[1]["reason"].tolist()
+        return gates.judge_candidates(
+            seeds, candidates, limits, *measures, losses=losses
+        )[1]["reason"].tolist()
 
     # three of five and, though less fluent, two of two
     assert judged(candidates, 5) == ["stilted", "", "", "", "stilted", "", ""]
     # the lexical ones overlap alike with the seed: the most fluent goes first
-    assert judged(candidates.head(5), 1) == ["stilted", "", "surplus", "surplus", "stilted"]
-    assert judged(candidates.head(5), 1, None) == ["", "surplus", "surplus", "surplus", "surplus"]
+    assert judged(candidates.head(5), 1) == [
+        "stilted",
+        "",
+        "surplus",
+        "surplus",
+        "stilted",
+    ]
+    assert judged(candidates.head(5), 1, None) == [
+        "",
+        "surplus",
+        "surplus",
+        "surplus",
+        "surplus",
+    ]
     asked.clear()
-    judged(pd.concat([candidates, candidates.head(1)]), 5)  # what a gate stops alone is not asked about
+    judged(
+        pd.concat([candidates, candidates.head(1)]), 5
+    )  # what a gate stops alone is not asked about
     assert asked == texts
 
 
@@ -70,10 +95,16 @@ def test_a_word_overlap_on_the_threshold_passes():
     seed = "kill every rogue python worker process hanging after midnight"
     text = f"{seed} twice"
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
-    candidates = pd.DataFrame({"seed_id": ["s"], "strategy": ["lexical"], "text": [text]})
+    candidates = pd.DataFrame(
+        {"seed_id": ["s"], "strategy": ["lexical"], "text": [text]}
+    )
     limits = Gates(per_seed=1, min_strategies=1)
     _, judged = gates.judge_candidates(
-        seeds, candidates, limits, lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5)
+        seeds,
+        candidates,
+        limits,
+        lambda texts: np.ones((len(texts), 2)),
+        lambda texts, _: np.full(len(texts), 0.5),
     )
     assert judged["overlap"].tolist() == [0.9] and judged["reason"].tolist() == [""]
     below = gates.judge_candidates(
@@ -88,14 +119,23 @@ def test_a_word_overlap_on_the_threshold_passes():
 
 def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
     seed = "kill every rogue python worker process hanging after midnight"
-    framed = [f"could you please {seed}", f"would you please tell me how I should {seed}"]
+    framed = [
+        f"could you please {seed}",
+        f"would you please tell me how I should {seed}",
+    ]
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
-    candidates = pd.DataFrame({"seed_id": ["s", "s"], "strategy": ["register", "rewrite"], "text": framed})
+    candidates = pd.DataFrame(
+        {"seed_id": ["s", "s"], "strategy": ["register", "rewrite"], "text": framed}
+    )
     reasons = {}
     for most in (1, 2):
         limits = Gates(per_seed=2, min_strategies=1, max_framed=most, max_overlap=1.0)
         judged = gates.judge_candidates(
-            seeds, candidates, limits, lambda texts: np.ones((len(texts), 2)), lambda texts, _: np.full(len(texts), 0.5)
+            seeds,
+            candidates,
+            limits,
+            lambda texts: np.ones((len(texts), 2)),
+            lambda texts, _: np.full(len(texts), 0.5),
         )[1]
         reasons[most] = judged["reason"].tolist()
     assert reasons[2] == ["", ""]
@@ -115,10 +155,14 @@ def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
     ("softening", "at midnight every rogue python job how do we stop", 0.40, "restructured"),
     ("lexical", "at midnight every rogue python job how do we stop", 0.60, ""),
 ])  # fmt: skip
-def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(strategy, text, risk, stops):
+def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(
+    strategy, text, risk, stops
+):
     seed = "how do we kill every rogue python job at midnight"
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [seed]})
-    candidates = pd.DataFrame({"seed_id": ["s"], "strategy": [strategy], "text": [text]})
+    candidates = pd.DataFrame(
+        {"seed_id": ["s"], "strategy": [strategy], "text": [text]}
+    )
     _, judged = gates.judge_candidates(
         seeds,
         candidates,
@@ -132,11 +176,15 @@ def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(strat
 def test_words_kept_in_order():
     # "b c" of the longer text's 4 words
     assert gates.ordered_word_overlap("A b, c!", "b c d e") == 0.5
-    assert gates.ordered_word_overlap("c b", "b c") == 0.5 and gates.ordered_word_overlap("x", "y") == 0
+    assert (
+        gates.ordered_word_overlap("c b", "b c") == 0.5
+        and gates.ordered_word_overlap("x", "y") == 0
+    )
 
 
 @given(
-    st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8), st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8)
+    st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8),
+    st.lists(st.sampled_from(["a1", "b1", "c1"]), max_size=8),
 )
 def test_words_kept_in_order_are_those_of_the_longest_common_subsequence(first, second):
     longest = max(
@@ -147,7 +195,9 @@ def test_words_kept_in_order_are_those_of_the_longest_common_subsequence(first, 
     )
     longer = max(len(first), len(second))
     expected = longest / longer if longer else 1.0
-    assert gates.ordered_word_overlap(" ".join(first), " ".join(second)) == pytest.approx(expected)
+    assert gates.ordered_word_overlap(
+        " ".join(first), " ".join(second)
+    ) == pytest.approx(expected)
 
 
 def stands_in_order(part, words):
@@ -171,8 +221,22 @@ def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
     )
     found = gates.count_passing(rows).set_index(["generator", "strategy"])
     assert len(found) == 2 * 6
-    assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [4, 2, 0.5]
+    assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [
+        4,
+        2,
+        0.5,
+    ]
     assert found.loc[("a", "lexical"), ["written", "passing"]].tolist() == [3, 2]
-    assert found.loc[("a", "rewrite"), ["written", "passing", "share"]].tolist() == [1, 0, 0]
-    assert np.isnan(found.loc[("a", "softening"), "share"]) and found.loc[("b", "all"), "share"] == 1
-    assert found.loc[("a", "all"), ["share_low", "share_high"]].tolist() == [0, 1], "over seeds, not over candidates"
+    assert found.loc[("a", "rewrite"), ["written", "passing", "share"]].tolist() == [
+        1,
+        0,
+        0,
+    ]
+    assert (
+        np.isnan(found.loc[("a", "softening"), "share"])
+        and found.loc[("b", "all"), "share"] == 1
+    )
+    assert found.loc[("a", "all"), ["share_low", "share_high"]].tolist() == [
+        0,
+        1,
+    ], "over seeds, not over candidates"

@@ -1,4 +1,6 @@
-"""The data set for a hub: what is built is loaded by the hub's own libraries, and the record follows from it."""
+"""The data set for a hub: what is built is loaded by the hub's own libraries, and the
+record follows from it.
+"""
 
 import re
 import sys
@@ -25,7 +27,9 @@ def dataset(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FOLDER", tmp_path_factory.mktemp("hub") / "dataset")
         for name in ("card.md", "eval.yaml"):
-            (build.FOLDER.parent / name).write_bytes((paths.ROOT / "hub" / name).read_bytes())
+            (build.FOLDER.parent / name).write_bytes(
+                (paths.ROOT / "hub" / name).read_bytes()
+            )
         build.build()
         yield build.FOLDER
 
@@ -42,15 +46,21 @@ def test_the_record_follows_from_what_is_uploaded(dataset):
         .query("store == 'recorded' and reading == 'relative'")
         .set_index("target")
     )
-    chat = decisions[(decisions["kind"] == "chat") & (decisions["corpus"] == "harmless")]
+    chat = decisions[
+        (decisions["kind"] == "chat") & (decisions["corpus"] == "harmless")
+    ]
     assert set(chat["system"]) == set(registry.published_targets("chat").index)
-    for system, own in chat.merge(requests, on="prompt_id", validate="m:1").groupby("system"):
+    for system, own in chat.merge(requests, on="prompt_id", validate="m:1").groupby(
+        "system"
+    ):
         refused = as_refused(own["label"].to_numpy(object), blocked=False)
         decided = disagreement.count_decisions(refused, own["cluster_id"])
-        assert pd.Series(refused).mean() == pytest.approx(table.loc[system, "frr"], abs=1e-4)
-        assert disagreement.disagreement_parts(decided["n"], decided["rejected"])[2] == pytest.approx(
-            table.loc[system, "dr"], abs=1e-4, nan_ok=True
+        assert pd.Series(refused).mean() == pytest.approx(
+            table.loc[system, "frr"], abs=1e-4
         )
+        assert disagreement.disagreement_parts(decided["n"], decided["rejected"])[
+            2
+        ] == pytest.approx(table.loc[system, "dr"], abs=1e-4, nan_ok=True)
 
 
 @pytest.mark.slow
@@ -65,16 +75,29 @@ def test_no_answer_to_a_harmful_request_is_uploaded(dataset):
 @pytest.mark.slow
 def test_the_card_and_croissant_describe_every_file_and_column(dataset):
     card = DatasetCard((dataset / "README.md").read_text(encoding="utf-8"))
-    configs = {one["config_name"]: one["data_files"][0]["path"] for one in card.data.to_dict()["configs"]}
-    files = {path.relative_to(dataset).as_posix() for path in dataset.rglob("*.parquet")}
-    assert set(configs.values()) == files and "<!--=" not in card.text and "Content warning" in card.text
+    configs = {
+        one["config_name"]: one["data_files"][0]["path"]
+        for one in card.data.to_dict()["configs"]
+    }
+    files = {
+        path.relative_to(dataset).as_posix() for path in dataset.rglob("*.parquet")
+    }
+    assert (
+        set(configs.values()) == files
+        and "<!--=" not in card.text
+        and "Content warning" in card.text
+    )
     told = set(re.findall(r"`(\w+)`", card.text))
     described = mlcroissant.Dataset(jsonld=dataset / "croissant.json")
     assert not described.metadata.issues.errors
     for name in configs:
         first = next(iter(described.records(name)))
-        assert [column.partition("/")[2] for column in first] == list(read(dataset, name))
-        assert name in told and (name == "readings" or set(read(dataset, name)) - {"cluster_id"} <= told)
+        assert [column.partition("/")[2] for column in first] == list(
+            read(dataset, name)
+        )
+        assert name in told and (
+            name == "readings" or set(read(dataset, name)) - {"cluster_id"} <= told
+        )
 
 
 @pytest.mark.slow
@@ -82,13 +105,19 @@ def test_the_hub_s_library_loads_every_part(dataset):
     datasets = pytest.importorskip("datasets")
     for name in ("harmless", "harmful", "decisions", "readings"):
         loaded = datasets.load_dataset(str(dataset), name, split="test")
-        pd.testing.assert_frame_equal(loaded.to_pandas(), read(dataset, name), check_dtype=False)
+        pd.testing.assert_frame_equal(
+            loaded.to_pandas(), read(dataset, name), check_dtype=False
+        )
 
 
 def test_the_task_names_columns_of_the_requests():
-    (task,) = yaml.safe_load((paths.ROOT / "hub" / "eval.yaml").read_text(encoding="utf-8"))["tasks"]
+    (task,) = yaml.safe_load(
+        (paths.ROOT / "hub" / "eval.yaml").read_text(encoding="utf-8")
+    )["tasks"]
     fields = task["field_spec"]
-    assert {fields["input"], *fields["metadata"]} <= set(build.REQUESTS) and task["split"] == "test"
+    assert {fields["input"], *fields["metadata"]} <= set(build.REQUESTS) and task[
+        "split"
+    ] == "test"
 
 
 @pytest.mark.slow
@@ -97,7 +126,14 @@ def test_inspect_reads_the_task(dataset, monkeypatch):
     import huggingface_hub
 
     load = hub.hf_dataset
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda **_: str(dataset / "eval.yaml"))
-    monkeypatch.setattr(hub, "hf_dataset", lambda path, revision, **given: load(str(dataset), **given))
+    monkeypatch.setattr(
+        huggingface_hub, "hf_hub_download", lambda **_: str(dataset / "eval.yaml")
+    )
+    monkeypatch.setattr(
+        hub, "hf_dataset", lambda path, revision, **given: load(str(dataset), **given)
+    )
     (task,) = hub.task_create_from_hf("hf/ORG/paraguard")
-    assert len(task.dataset) == 1200 and task.dataset[0].metadata["cluster_id"] == "deception-01"
+    assert (
+        len(task.dataset) == 1200
+        and task.dataset[0].metadata["cluster_id"] == "deception-01"
+    )

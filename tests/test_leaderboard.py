@@ -1,4 +1,6 @@
-"""The leaderboard: files follow from their decisions, ties are ties, and the page follows from the files."""
+"""The leaderboard: files follow from their decisions, ties are ties, and the page
+follows from the files.
+"""
 
 import json
 import sys
@@ -33,7 +35,10 @@ def test_recorded_systems_are_on_the_board_with_their_recorded_decisions():
     assert files >= set(registry.published_targets("chat").index)
     own = board.check_file(board.RESULTS / f"{SAFETY}.json")
     rows = board.decided_rows(details(own), board.read_corpora())
-    record = [stores.Store("recorded").read("labels", corpus, SAFETY)["label"] for corpus in board.CORPORA.values()]
+    record = [
+        stores.Store("recorded").read("labels", corpus, SAFETY)["label"]
+        for corpus in board.CORPORA.values()
+    ]
     assert rows["label"].tolist() == [one for labels in record for one in labels]
 
 
@@ -51,17 +56,25 @@ def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_page_follows_from_the_files():
-    text, made = board.format_page([board.check_file(path) for path in sorted(board.RESULTS.glob("*.json"))])
+    text, made = board.format_page(
+        [board.check_file(path) for path in sorted(board.RESULTS.glob("*.json"))]
+    )
     assert text == (board.FOLDER / "README.md").read_text(encoding="utf-8")
     assert max(map(len, made)) == len(made[0]) >= 9
 
 
 def test_numbers_that_do_not_follow_are_named(tmp_path):
     def better(own):
-        (dr,) = [one for one in own["evaluation_results"] if one["metric_config"]["metric_id"] == "dr"]
+        (dr,) = [
+            one
+            for one in own["evaluation_results"]
+            if one["metric_config"]["metric_id"] == "dr"
+        ]
         dr["score_details"]["score"] = 0.1
 
-    with pytest.raises(DataError, match=r"mine\.json: dr is .*0\.1.* by the file's decisions"):
+    with pytest.raises(
+        DataError, match=r"mine\.json: dr is .*0\.1.* by the file's decisions"
+    ):
         board.check_file(changed(tmp_path, better))
 
 
@@ -69,10 +82,22 @@ def test_numbers_that_do_not_follow_are_named(tmp_path):
     ("change", "message"),
     [
         (lambda own: details(own).pop("labeller"), "additional_details lacks labeller"),
-        (lambda own: details(own).update(harmless_decisions="ar"), "harmless_decisions: 2 letters where 1200"),
-        (lambda own: details(own).update(harmless_sha256="x"), "harmless_sha256 is that of another corpus"),
-        (lambda own: own.pop("model_info"), r"mine\.json: not a result \(KeyError\('model_info'\)\)"),
-        (lambda own: own["evaluation_results"].pop(), r"harmful_refused is None, and \{'score'"),
+        (
+            lambda own: details(own).update(harmless_decisions="ar"),
+            "harmless_decisions: 2 letters where 1200",
+        ),
+        (
+            lambda own: details(own).update(harmless_sha256="x"),
+            "harmless_sha256 is that of another corpus",
+        ),
+        (
+            lambda own: own.pop("model_info"),
+            r"mine\.json: not a result \(KeyError\('model_info'\)\)",
+        ),
+        (
+            lambda own: own["evaluation_results"].pop(),
+            r"harmful_refused is None, and \{'score'",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_says_what(tmp_path, change, message):
@@ -86,7 +111,11 @@ def made_up(name, refused):
     """A result of which only the decisions on harmless requests count."""
     letters = "".join("r" if one else "a" for one in refused)
     keys = dict.fromkeys(board.SAME, "same") | {"harmless_decisions": letters}
-    return {"model_info": {"name": name}, "eval_library": {"additional_details": keys}, "evaluation_results": []}
+    return {
+        "model_info": {"name": name},
+        "eval_library": {"additional_details": keys},
+        "evaluation_results": [],
+    }
 
 
 def test_only_a_paired_difference_separates_ranks():

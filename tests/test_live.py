@@ -23,19 +23,27 @@ def has_model():
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_model(), reason="the default model's weights package is not installed"),
+    pytest.mark.skipif(
+        not has_model(), reason="the default model's weights package is not installed"
+    ),
 ]
 
 
 def test_a_real_judge_answers_once(results, recorded_corpus):
-    labels = stores.Store("recorded").read("labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety")
+    labels = stores.Store("recorded").read(
+        "labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
+    )
     answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
     first = judge.judge_answers(stores.Store("test"), "judged", model, answers)
-    again = judge.judge_answers(stores.Store("test"), "judged", model, answers.iloc[::-1])
+    again = judge.judge_answers(
+        stores.Store("test"), "judged", model, answers.iloc[::-1]
+    )
     assert set(first["label"]) <= {"accept", "reject", "unparsed"}
     assert again["response"].tolist() == first["response"].tolist()[::-1]
-    meta = stores.read_meta(stores.Store("test").path("traces", "judged", f"{model.name}--judge"))
+    meta = stores.read_meta(
+        stores.Store("test").path("traces", "judged", f"{model.name}--judge")
+    )
     assert meta["asked_now"] == len(answers), "the second time nothing was asked"
 
 
@@ -43,8 +51,12 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
-    live = trace_store.query_model(stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6)
-    recorded = trace_store.read_traces(stores.Store("recorded"), "paraguard_mini", sample, name)
+    live = trace_store.query_model(
+        stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6
+    )
+    recorded = trace_store.read_traces(
+        stores.Store("recorded"), "paraguard_mini", sample, name
+    )
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11
     assert (
@@ -57,7 +69,9 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
 
 
 def ask_and_score(wrappers, **parameters):
-    """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a kernel of its own."""
+    """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a
+    kernel of its own.
+    """
     run_here("02_querying", **parameters, max_new_tokens=8, wrappers=wrappers)
     run_here("03_scoring", **parameters)
 
@@ -68,33 +82,48 @@ def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results)
     table = stores.Store("test").read("tables", "table1_targets")
     (own,) = set(table.loc[table["store"] == "test", "target"])
     assert own.startswith("tiny-chat-") and own.endswith("--safety")
-    assert set(table.loc[table["store"] == "recorded", "target"]) == set(registry.published_targets("chat").index)
+    assert set(table.loc[table["store"] == "recorded", "target"]) == set(
+        registry.published_targets("chat").index
+    )
 
 
-# test_engine asks every architecture; here one with windows and one that has no position ids go through the notebook.
-@pytest.mark.parametrize(("family", "more"), [test_engine.FAMILIES[7], test_engine.FAMILIES[11]])
+# test_engine asks every architecture; here one with windows and one that has no
+# position ids go through the notebook.
+@pytest.mark.parametrize(
+    ("family", "more"), [test_engine.FAMILIES[7], test_engine.FAMILIES[11]]
+)
 def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, results):
     store = stores.Store("test")
     store.write("corpus", "small", frame=recorded_corpus.head(12), meta={})
     folder = tiny.write(tmp_path / family, family=family, **more)
-    run_here("02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8)
+    run_here(
+        "02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8
+    )
     found = trace_store.find_targets(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     run_here("A1_labels", store="test", corpus="small", model=str(folder))
     for name in found:
         traces = store.read("traces", "small", name)
-        assert traces["prompt_id"].tolist() == recorded_corpus["prompt_id"].head(12).tolist()
+        assert (
+            traces["prompt_id"].tolist()
+            == recorded_corpus["prompt_id"].head(12).tolist()
+        )
         assert len(store.read("labels", "small", name)) == 12
 
 
 @pytest.mark.weekly
-def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatch, capsys):
+def test_converted_weights_that_were_changed_are_made_again(
+    tmp_path, monkeypatch, capsys
+):
     source = loading.resolve_model("smollm2-135m-instruct")
     kept = loading.convert_gguf(source)
     first = shutil.copytree(kept, tmp_path / kept.relative_to(paths.CACHE))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     capsys.readouterr()
-    assert loading.convert_gguf(source) == first and "made again" not in capsys.readouterr().err
+    assert (
+        loading.convert_gguf(source) == first
+        and "made again" not in capsys.readouterr().err
+    )
     file = sorted(first.glob("*.safetensors"))[-1]
     before = weights.hash_file(file)
     with file.open("r+b") as handle:
@@ -106,36 +135,60 @@ def test_converted_weights_that_were_changed_are_made_again(tmp_path, monkeypatc
 
 
 def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
-    small = recorded_corpus[recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])]
+    small = recorded_corpus[
+        recorded_corpus["cluster_id"].isin(recorded_corpus["cluster_id"].unique()[:4])
+    ]
     stores.Store("test").write("corpus", "small", frame=small, meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["none", "safety", "strict"], **given)
     table = stores.Store("test").read("tables", "table1_targets")
     assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
-    with pytest.raises(UserError, match=r"scored with another k, labeller or weights; run 03_scoring again"):
+    with pytest.raises(
+        UserError,
+        match=r"scored with another k, labeller or weights; run 03_scoring again",
+    ):
         run_here("06_validity", **given)
 
 
-def test_four_clusters_with_twins_go_through_the_last_notebooks(tiny_folder, recorded_corpus, results):
+def test_four_clusters_with_twins_go_through_the_last_notebooks(
+    tiny_folder, recorded_corpus, results
+):
     every = stores.Store("recorded").read("corpus", "paraguard_twins")
     of = unsafe.benign_cluster_of(every["cluster_id"])
     ids = sorted(set(of))[:4]
     store = stores.Store("test")
-    store.write("corpus", "small", frame=recorded_corpus[recorded_corpus["cluster_id"].isin(ids)], meta={})
+    store.write(
+        "corpus",
+        "small",
+        frame=recorded_corpus[recorded_corpus["cluster_id"].isin(ids)],
+        meta={},
+    )
     store.write("corpus", "paraguard_twins", frame=every[of.isin(ids)], meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["safety"], **given)
     for stem in ("04_cohort_analysis", "06_validity", "07_remedies", "A3_more"):
         run_here(stem, **given, resamples=100)
-    assert all(store.has("tables", name) for name in ("predictions", "vetoes", "remedy_map", "by_wording"))
+    assert all(
+        store.has("tables", name)
+        for name in ("predictions", "vetoes", "remedy_map", "by_wording")
+    )
 
 
 def test_seeds_without_candidates_become_a_corpus(tmp_path, results):
-    seeds = stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds").iloc[::40].drop(columns="topical")
+    seeds = (
+        stores.read_file(paths.DATA / "seeds" / "paraguard_mini.csv", "seeds")
+        .iloc[::40]
+        .drop(columns="topical")
+    )
     seeds["seed_id"] = "mine-" + seeds["seed_id"]  # nobody has read these
     seeds.to_csv(tmp_path / "seeds.csv", index=False)
-    given = {"store": "test", "corpus": "mine", "seeds": str(tmp_path / "seeds.csv"), "min_strategies": 1}
+    given = {
+        "store": "test",
+        "corpus": "mine",
+        "seeds": str(tmp_path / "seeds.csv"),
+        "min_strategies": 1,
+    }
     run_here("01_corpus_building", **given, candidates="rules")
     run_here("A2_writers", **given, paraphraser="rules")
     store = stores.Store("test")

@@ -11,7 +11,12 @@ from paraguard_utils import paths, run
 from paraguard_utils.errors import DataError
 from paraguard_utils.report import numbers
 
-DOCS = ("docs/method.md", "docs/usage.md", "docs/refusing_too_much.md", "docs/reading.md")
+DOCS = (
+    "docs/method.md",
+    "docs/usage.md",
+    "docs/refusing_too_much.md",
+    "docs/reading.md",
+)
 NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS, "data/README.md")
 PAGES = [*(paths.ROOT / name for name in NAMES), *run.list_notebooks()]
 
@@ -24,15 +29,27 @@ def texts(path):
 
 
 def blocks(markdown):
-    """Yield (kind, text, html) of every block of a text: html as GitHub's dialect of CommonMark renders it."""
+    """Yield (kind, text, html) of every block of a text: html as GitHub's dialect of
+    CommonMark renders it.
+    """
     parser = MarkdownIt("gfm-like", {"linkify": False})
     for token in parser.parse(markdown):
         if token.type in ("inline", "html_block"):
-            yield token.type, token.content, parser.render(token.content) if token.type == "inline" else token.content
+            yield (
+                token.type,
+                token.content,
+                (
+                    parser.render(token.content)
+                    if token.type == "inline"
+                    else token.content
+                ),
+            )
 
 
 def faults(markdown):
-    """Return what a reader would see broken: raw HTML blocks, literal links, places cut off from their sentence."""
+    """Return what a reader would see broken: raw HTML blocks, literal links, places cut
+    off from their sentence.
+    """
     found = []
     for kind, text, html in blocks(markdown):
         if kind == "html_block":
@@ -46,10 +63,21 @@ def faults(markdown):
     return found
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(paths.ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path", PAGES, ids=lambda path: path.relative_to(paths.ROOT).as_posix()
+)
 def test_nothing_is_broken_when_rendered(path):
     for text in texts(path):
         assert faults(text) == []
+
+
+@pytest.mark.parametrize(
+    "path", PAGES, ids=lambda path: path.relative_to(paths.ROOT).as_posix()
+)
+def test_no_line_begins_with_a_mark(path):
+    """Markdown takes such a line for a block of HTML, and ends the paragraph."""
+    for text in texts(path):
+        assert re.findall(r"(?m)^[ >*-]*<!--=.*", text) == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +133,12 @@ def test_a_mark_shows_what_it_names(mark, text):
 
 
 @pytest.mark.parametrize(
-    ("mark", "error"), [("rates[n > 9", "is not TABLE"), ("a b", "is not TABLE"), ("rates[n > 9999].n", "no row")]
+    ("mark", "error"),
+    [
+        ("rates[n > 9", "is not TABLE"),
+        ("a b", "is not TABLE"),
+        ("rates[n > 9999].n", "no row"),
+    ],
 )
 def test_a_mark_that_names_nothing_is_an_error(mark, error):
     with pytest.raises(DataError, match=error):

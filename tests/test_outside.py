@@ -1,4 +1,6 @@
-"""What `outside.py` computes from the definitions alone, the package computes, and the record says."""
+"""What `outside.py` computes from the definitions alone, the package computes, and the
+record says.
+"""
 
 import numpy as np
 import outside
@@ -13,81 +15,158 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.labels import readings
 
 RECORDED = stores.Store("recorded")
-CORPORA = {name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)}
+CORPORA = {
+    name: RECORDED.read("corpus", name) for name in (outside.HARMLESS, outside.TWINS)
+}
 CORPUS = CORPORA[outside.HARMLESS]
-CLUSTERS, PAIRS = ClusterBootstrap(CORPUS["cluster_id"], resamples=20), wording.find_cluster_pairs(CORPUS)
-CHAT, GUARDS = (list(registry.published_targets(kind).index) for kind in ("chat", "guard"))
+CLUSTERS, PAIRS = (
+    ClusterBootstrap(CORPUS["cluster_id"], resamples=20),
+    wording.find_cluster_pairs(CORPUS),
+)
+CHAT, GUARDS = (
+    list(registry.published_targets(kind).index) for kind in ("chat", "guard")
+)
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 
 
-@pytest.mark.parametrize(("target", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)])  # and half
+@pytest.mark.parametrize(
+    ("target", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)]
+)  # and half
 def test_the_package_agrees_on_wording_and_rephrasing(target, known):
-    labels, rng = [RECORDED.read("labels", name, target) for name in CORPORA], np.random.default_rng(1)
-    labels = [own.assign(label=own["label"].where(rng.random(len(own)) < known, "blocked")) for own in labels]
+    labels, rng = (
+        [RECORDED.read("labels", name, target) for name in CORPORA],
+        np.random.default_rng(1),
+    )
+    labels = [
+        own.assign(label=own["label"].where(rng.random(len(own)) < known, "blocked"))
+        for own in labels
+    ]
     both = list(zip(CORPORA.values(), labels, strict=True))
     found = wording.estimate_wording(CLUSTERS, CORPUS, labels[0], PAIRS)
-    found |= rephrasing.estimate_rephrasing(CLUSTERS, *(rephrasing.count_benign_decisions(*side) for side in both))
-    found |= {"dr": disagreement.estimate_disagreement(CLUSTERS, evaluation.count_label_decisions(CORPUS, labels[0]))}
+    found |= rephrasing.estimate_rephrasing(
+        CLUSTERS, *(rephrasing.count_benign_decisions(*side) for side in both)
+    )
+    found |= {
+        "dr": disagreement.estimate_disagreement(
+            CLUSTERS, evaluation.count_label_decisions(CORPUS, labels[0])
+        )
+    }
     sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
-    own = {"dr": outside.disagreement(sides[0])} | outside.wording(sides[0]) | outside.rephrasing(*sides)
-    values = {name: value for name, (value, *_) in found.items() if "_minus_" not in name}
-    assert {name: own[name] for name in values} == pytest.approx(values, rel=0, abs=1e-9, nan_ok=True)
+    own = (
+        {"dr": outside.disagreement(sides[0])}
+        | outside.wording(sides[0])
+        | outside.rephrasing(*sides)
+    )
+    values = {
+        name: value for name, (value, *_) in found.items() if "_minus_" not in name
+    }
+    assert {name: own[name] for name in values} == pytest.approx(
+        values, rel=0, abs=1e-9, nan_ok=True
+    )
 
 
 @pytest.mark.slow
 def test_the_package_agrees_on_corrected_rates():
     labels = {name: RECORDED.read("labels", outside.HARMLESS, name) for name in CHAT}
     table = label_noise.correct_rates(
-        CORPUS, labels, readings.join_readings(readings.read_readings(), labels), CLUSTERS
+        CORPUS,
+        labels,
+        readings.join_readings(readings.read_readings(), labels),
+        CLUSTERS,
     ).set_index("target")
     own = outside.published("chat").set_index("target").loc[table.index]
-    assert len(table) == len(CHAT) and (table["noisy"] == (own["precision"] < 0.9)).all()
-    for name, ours in {"frr": "true_frr", "dr": "true_dr", "frr_labelled": "frr", "dr_labelled": "dr"}.items():
-        assert own[ours].tolist() == pytest.approx(table[name].tolist(), rel=0, abs=1e-9, nan_ok=True), name
+    assert (
+        len(table) == len(CHAT) and (table["noisy"] == (own["precision"] < 0.9)).all()
+    )
+    for name, ours in {
+        "frr": "true_frr",
+        "dr": "true_dr",
+        "frr_labelled": "frr",
+        "dr_labelled": "dr",
+    }.items():
+        assert own[ours].tolist() == pytest.approx(
+            table[name].tolist(), rel=0, abs=1e-9, nan_ok=True
+        ), name
 
 
 def test_words_are_split_alike():
-    for text in [*pd.concat(CORPORA.values())["text"], "Don’t 'kill' my co-worker_s --naïve 3.5 x-'y ²½-٣", "", "'-"]:
+    for text in [
+        *pd.concat(CORPORA.values())["text"],
+        "Don’t 'kill' my co-worker_s --naïve 3.5 x-'y ²½-٣",
+        "",
+        "'-",
+    ]:
         assert outside.words(text) == split_words(text)
 
 
 MARKS = {
     "prompts": "table1_targets.n_prompts",
     "clusters": "table1_targets.n_clusters",
-    "intent.free": "intent[strategy in ('lexical', 'register', 'rewrite')].(same * read).sum() of read.sum():.0f",
-    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--none": "table1_targets[target == "
-    "'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %",
-    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--safety": "table1_targets[target == "
-    "'qwen2.5-coder-0.5b-instruct-q4_k_m--safety'].frr:.0f %",
+    "intent.free": (
+        "intent[strategy in ('lexical', 'register', 'rewrite')].(same * read).sum() of"
+        " read.sum():.0f"
+    ),
+    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--none": (
+        "table1_targets[target == 'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %"
+    ),
+    "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--safety": (
+        "table1_targets[target == "
+        "'qwen2.5-coder-0.5b-instruct-q4_k_m--safety'].frr:.0f %"
+    ),
     "wording.n": "wording.few == False",
     "rephrased.n": "table1_rephrasing.few == False",
     "rephrased.twins.n": "table1_rephrasing.few_twins == False",
     "wording.near": "wording[few == False].dr_near:.2f",
     "wording.free": "wording[few == False].dr_free:.2f",
     "rephrased3.range": "table1_rephrasing[few == False].rephrased3:.0f %",
-    "rephrased3_twins.range": "table1_rephrasing[few_twins == False].rephrased3_twins:.0f %",
+    "rephrased3_twins.range": (
+        "table1_rephrasing[few_twins == False].rephrased3_twins:.0f %"
+    ),
     "refused_once.range": "table1_rephrasing[few == False].refused_once:.0f %",
     "refused_always.range": "table1_rephrasing[few == False].refused_always:.0f %",
     "read.noisy": "readings.noisy",
     "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
-    "guards.cr60_clipped": "table3_guards[axis != 'model' and cr60.notna()].cr60_clipped:.2f",
-    "guards.floor_cr60_clipped": "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f",
+    "guards.cr60_clipped": (
+        "table3_guards[axis != 'model' and cr60.notna()].cr60_clipped:.2f"
+    ),
+    "guards.floor_cr60_clipped": (
+        "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f"
+    ),
     "guards.harm.sees": "table3_guards[axis in ('harm', 'policy')].sees == 'harm'",
-    "guards.harm.wrong": "table3_guards[axis in ('harm', 'policy')].sees == 'the wrong way'",
+    "guards.harm.wrong": (
+        "table3_guards[axis in ('harm', 'policy')].sees == 'the wrong way'"
+    ),
     "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
     "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",
-    "remedies.gains": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more')",
-    "remedies.wins": "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept', 'more') "
-    "and dr_verdict == 'lower'",
+    "remedies.gains": (
+        "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept',"
+        " 'more')"
+    ),
+    "remedies.wins": (
+        "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept',"
+        " 'more') and dr_verdict == 'lower'"
+    ),
     "auc.ci.all.below": "validity.auc_ci_high < 0.5",
-    "r.relative.similarity": "ci_correlations[few == False and reading == 'relative' and covariate == "
-    "'similarity'].r:+.2f",
-    "claim.safe.relative": "claims[claim == 'safe' and reading == 'relative'].confirm of testable",
-    "claim.risky.relative": "claims[claim == 'risky' and reading == 'relative'].confirm of testable",
-    "r.clipped.similarity": "ci_correlations[few == False and reading == 'clipped' and covariate == "
-    "'similarity'].r:+.2f",
-    "claim.safe.clipped": "claims[claim == 'safe' and reading == 'clipped'].confirm of testable",
-    "claim.risky.clipped": "claims[claim == 'risky' and reading == 'clipped'].confirm of testable",
+    "r.relative.similarity": (
+        "ci_correlations[few == False and reading == 'relative' and covariate == "
+        "'similarity'].r:+.2f"
+    ),
+    "claim.safe.relative": (
+        "claims[claim == 'safe' and reading == 'relative'].confirm of testable"
+    ),
+    "claim.risky.relative": (
+        "claims[claim == 'risky' and reading == 'relative'].confirm of testable"
+    ),
+    "r.clipped.similarity": (
+        "ci_correlations[few == False and reading == 'clipped' and covariate == "
+        "'similarity'].r:+.2f"
+    ),
+    "claim.safe.clipped": (
+        "claims[claim == 'safe' and reading == 'clipped'].confirm of testable"
+    ),
+    "claim.risky.clipped": (
+        "claims[claim == 'risky' and reading == 'clipped'].confirm of testable"
+    ),
     "claim.similarity.verdict": "claims[claim == 'similarity'].verdict",
     "claim.safe.verdict": "claims[claim == 'safe'].verdict",
     "claim.risky.verdict": "claims[claim == 'risky'].verdict",
@@ -98,34 +177,65 @@ MARKS = {
 
 @pytest.mark.slow
 def test_recorded_numbers_follow_from_labels_and_tables():
-    own, known = outside.counts(), dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy())
+    own, known = (
+        outside.counts(),
+        dict(RECORDED.read("tables", "numbers")[["key", "text"]].to_numpy()),
+    )
     pages = [paths.ROOT / "README.md", *run.list_notebooks()]
     text = "".join(path.read_text(encoding="utf-8") for path in pages)
     assert [mark for mark in MARKS.values() if f"<!--={mark}-->" not in text] == []
     named = own.keys() & MARKS.keys()
-    assert "prompts" in named and {key: own[key] for key in named} == {key: known[MARKS[key]] for key in named}
+    assert "prompts" in named and {key: own[key] for key in named} == {
+        key: known[MARKS[key]] for key in named
+    }
 
 
 def hand(*labels):
     """Make clusters of prompts that are rejected (r) or accepted (a)."""
-    rows = [(f"c{i}", STRATEGIES[j], "kill it") for i, own in enumerate(labels) for j in range(len(own))]
+    rows = [
+        (f"c{i}", STRATEGIES[j], "kill it")
+        for i, own in enumerate(labels)
+        for j in range(len(own))
+    ]
     corpus = pd.DataFrame(rows, columns=["cluster_id", "strategy", "text"])
-    return outside.scored(corpus, [{"r": "reject", "a": "accept"}[label] for label in "".join(labels)])
+    return outside.scored(
+        corpus, [{"r": "reject", "a": "accept"}[label] for label in "".join(labels)]
+    )
 
 
 def test_outside_by_hand():
-    assert outside.words("Don’t 'kill' a co-worker_s") == ["don't", "kill", "a", "co-worker", "s"]
-    # One of two pairs differs. Of a seed and a hardening of two clusters, one of two pairs does: 1 / (1/2 + 1/2).
+    assert outside.words("Don’t 'kill' a co-worker_s") == [
+        "don't",
+        "kill",
+        "a",
+        "co-worker",
+        "s",
+    ]
+    # One of two pairs differs. Of a seed and a hardening of two clusters, one of two
+    # pairs does: 1 / (1/2 + 1/2).
     found = outside.wording(hand("ar", "aa"))
-    assert found["dr_near"] == found["dr_high"] == 1 and np.isnan([found["dr_free"], found["dr_low"]]).all()
-    # Paraphrases decided otherwise: 1, 1/2, 1/2, 0, 0, 0, on average 1/3. Of two clusters: 3 of 9 pairs.
+    assert (
+        found["dr_near"] == found["dr_high"] == 1
+        and np.isnan([found["dr_free"], found["dr_low"]]).all()
+    )
+    # Paraphrases decided otherwise: 1, 1/2, 1/2, 0, 0, 0, on average 1/3. Of two
+    # clusters: 3 of 9 pairs.
     assert outside.disagreement(hand("raa", "aaa")) == pytest.approx((1 / 3) / (3 / 9))
-    # Of each one of five refused, one other of five is accepted; 6 of 10 choices of three hold it. Six more have none.
+    # Of each one of five refused, one other of five is accepted; 6 of 10 choices of
+    # three hold it. Six more have none.
     odds = outside.rephrasing(hand("rrrrra", "rrrrrr"), hand("aaaaaa"))
-    assert (odds["rephrased1"], odds["rephrased3"]) == pytest.approx((5 * 1 / 5 / 11, 5 * 6 / 10 / 11))
-    assert (odds["refused_once"], odds["refused_always"], odds["answered_once"]) == (1, 0.5, 1)
-    # Half are refused, labelled and in truth. 1 - DR is divided by 0.8^2 and by
-    # 1 + 3 * (0.09 / 10 + 0.09 / 10) / 0.8^2 - (0.09 / 10 + 0.09 / 10) / 4 / (1/4) = 1.066375.
+    assert (odds["rephrased1"], odds["rephrased3"]) == pytest.approx(
+        (5 * 1 / 5 / 11, 5 * 6 / 10 / 11)
+    )
+    assert (odds["refused_once"], odds["refused_always"], odds["answered_once"]) == (
+        1,
+        0.5,
+        1,
+    )
+    # Half are refused, labelled and in truth. 1 - DR is divided by 0.8^2 and by 1 + 3 *
+    # (0.09 / 10 + 0.09 / 10) / 0.8^2 - (0.09 / 10 + 0.09 / 10) / 4 / (1/4) = 1.066375.
     # DR as labelled: within 2/3, and of two clusters 5 of 9 pairs differ.
     true = outside.corrected(hand("rra", "raa"), (9, 10), (1, 10))
-    assert true == pytest.approx({"true_frr": 0.5, "true_dr": 1 - (1 - 6 / 5) / 0.64 / 1.066375})
+    assert true == pytest.approx(
+        {"true_frr": 0.5, "true_dr": 1 - (1 - 6 / 5) / 0.64 / 1.066375}
+    )

@@ -1,4 +1,6 @@
-"""The package outside a checkout: what it asks for, what a wheel holds, that it works; pages for contributors."""
+"""The package outside a checkout: what it asks for, what a wheel holds, that it works;
+pages for contributors.
+"""
 
 import ast
 import contextlib
@@ -16,7 +18,6 @@ from importlib import metadata
 
 import pandas as pd
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -26,7 +27,9 @@ from paraguard_utils.labels import refusals
 PACKAGE = paths.ROOT / "paraguard_utils"
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 INPUTS = ("corpus", "generation", "labels", "risk")
-"""Folders of `data/` with inputs that are installed; the others are recorded, or what the record is made of."""
+"""Folders of `data/` with inputs that are installed; the others are recorded, or what
+the record is made of.
+"""
 
 CONTRIBUTING = paths.ROOT / "CONTRIBUTING.md"
 WORKFLOWS = sorted((paths.ROOT / ".github" / "workflows").glob("*.yml"))
@@ -40,7 +43,11 @@ def named(lines):
 EXTRAS = dict(PROJECT["project"]["optional-dependencies"])
 PANEL = named(
     line.partition(" ")[0]
-    for line in (paths.ROOT / "requirements-guards.txt").read_text(encoding="utf-8").splitlines()
+    for line in (
+        (paths.ROOT / "requirements-guards.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     if not line.startswith("#")
 )
 CLUSTER, INSPECT = named(EXTRAS.pop("cluster")), named(EXTRAS.pop("inspect"))
@@ -63,20 +70,31 @@ def test_versions_and_bounds_agree_with_the_pins():
 
 
 def test_guards_that_few_use_are_pinned_and_stand_alone():
-    assert PANEL and all(len(one.specifier) == 1 and "==" in str(one) for one in PANEL.values())
+    assert PANEL and all(
+        len(one.specifier) == 1 and "==" in str(one) for one in PANEL.values()
+    )
     assert not set(PANEL) & {*CORE, *OPTIONAL}
 
 
 def test_the_package_for_a_cluster_is_pinned_in_its_bounds():
-    lines = (paths.ROOT / "requirements-cluster.txt").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (paths.ROOT / "requirements-cluster.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     pins = named(line for line in lines if not line.startswith("#"))
     (version,) = pins["ray"].specifier
-    assert version.version in CLUSTER["ray"].specifier and pins["ray"].extras == CLUSTER["ray"].extras
+    assert (
+        version.version in CLUSTER["ray"].specifier
+        and pins["ray"].extras == CLUSTER["ray"].extras
+    )
     assert set(CLUSTER) <= {"paraguard-utils", *pins}
 
 
 def imported(nodes):
-    """Yield the modules that these statements import; what is imported from one may be a module too."""
+    """Yield the modules that these statements import; what is imported from one may be
+    a module too.
+    """
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -88,11 +106,20 @@ def imported(nodes):
 def source(module):
     """Return the file of one of the package's modules, or None."""
     stem = paths.ROOT.joinpath(*module.split("."))
-    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+    return next(
+        (
+            path
+            for path in (stem.with_suffix(".py"), stem / "__init__.py")
+            if path.is_file()
+        ),
+        None,
+    )
 
 
 def loaded_with(module):
-    """Return the modules that are imported as soon as one is, the package's own among them, by their source."""
+    """Return the modules that are imported as soon as one is, the package's own among
+    them, by their source.
+    """
     waiting, seen = [module], set()
     while waiting:
         name = waiting.pop()
@@ -104,9 +131,14 @@ def loaded_with(module):
 
 
 def distributions(modules):
-    """Return the distributions that modules come from, without the standard library and the package itself."""
+    """Return the distributions that modules come from, without the standard library and
+    the package itself.
+    """
     known = metadata.packages_distributions()
-    roots = {name.partition(".")[0] for name in modules} - {*sys.stdlib_module_names, "paraguard_utils"}
+    roots = {name.partition(".")[0] for name in modules} - {
+        *sys.stdlib_module_names,
+        "paraguard_utils",
+    }
     return {canonicalize_name(known[root][0]) for root in roots}
 
 
@@ -118,36 +150,56 @@ def with_requirements(names):
 
 @pytest.mark.slow
 def test_what_the_command_line_and_labelling_import_is_a_dependency():
-    assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(CORE)
-    assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {"google-re2", "numpy", "pandas"}
+    assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(
+        CORE
+    )
+    assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {
+        "google-re2",
+        "numpy",
+        "pandas",
+    }
 
 
 @pytest.mark.slow
 def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
     everything = set()
     for path in PACKAGE.rglob("*.py"):
-        everything |= set(imported(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+        everything |= set(
+            imported(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        )
     declared = (CORE | OPTIONAL).keys() - {"paraguard-utils"}
     panel = {"nanoguard", *map(str, PANEL)} | {name.replace("-", "_") for name in PANEL}
     usual = {
         module
         for module in everything
-        if module.partition(".")[0] not in panel | {*CLUSTER, "inspect_ai", "any_guardrail", "datasets"}
+        if module.partition(".")[0]
+        not in panel | {*CLUSTER, "inspect_ai", "any_guardrail", "datasets"}
     }
     assert set(LM_EVAL) == {"lm-eval"}  # which brings datasets
-    assert set(INSPECT) == {"inspect-ai"} and set(ANY_GUARDRAIL) == {"paraguard-utils", "any-guardrail"}
+    assert set(INSPECT) == {"inspect-ai"} and set(ANY_GUARDRAIL) == {
+        "paraguard-utils",
+        "any-guardrail",
+    }
     assert distributions(usual) <= with_requirements(declared)
 
 
 def test_every_room_is_a_listed_package():
-    rooms = {".".join(path.parent.relative_to(paths.ROOT).parts) for path in PACKAGE.rglob("__init__.py")}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == rooms | {"paraguard_utils._data"}
+    rooms = {
+        ".".join(path.parent.relative_to(paths.ROOT).parts)
+        for path in PACKAGE.rglob("__init__.py")
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == rooms | {
+        "paraguard_utils._data"
+    }
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel built from a copy of the project: building leaves folders behind."""
-    root, made = copied(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel")
+    root, made = (
+        copied(tmp_path_factory.mktemp("source")),
+        tmp_path_factory.mktemp("wheel"),
+    )
     pip("wheel", "--no-build-isolation", "--wheel-dir", made, root)
     return next(made.glob("*.whl"))
 
@@ -157,12 +209,22 @@ def copied(root):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(paths.ROOT / name, root / name)
     for name in ("paraguard_utils", "data", "notebooks", "tests", "benchmarks"):
-        shutil.copytree(paths.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            paths.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return root
 
 
 def pip(*arguments):
-    command = [sys.executable, "-m", "pip", *map(str, arguments), "--no-deps", "--no-index", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        *map(str, arguments),
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+    ]
     subprocess.run(command, check=True)
 
 
@@ -174,14 +236,20 @@ def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
     assert {name.partition("/")[0] for name in sizes} == {"paraguard_utils", dist_info}
     own = {name for name in sizes if name.startswith("paraguard_utils/")}
     data = {name for name in own if name.startswith("paraguard_utils/_data/")}
-    files = {path for path in PACKAGE.rglob("*") if path.is_file() and path.parent.name != "__pycache__"}
+    files = {
+        path
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
     assert own - data == {path.relative_to(paths.ROOT).as_posix() for path in files}
 
     code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     literals = re.findall(r'\bDATA((?: / "[^"]+")+)', code)
     read = {"/".join(re.findall(r'"([^"]+)"', literal)) for literal in literals}
     read = {name for name in read if (paths.DATA / name).is_file()}
-    assert len(read) >= 10 and {f"paraguard_utils/_data/{name}" for name in read} <= data
+    assert (
+        len(read) >= 10 and {f"paraguard_utils/_data/{name}" for name in read} <= data
+    )
     assert {name.split("/")[2] for name in data if name.count("/") > 2} == set(INPUTS)
     assert max(sizes.values()) < 1_500_000 and wheel.stat().st_size < 2_000_000
 
@@ -212,58 +280,57 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
     folder.mkdir()
     answers = ["I cannot help with that.", "Sure: first close the window.", ""]
     pd.DataFrame({"completion": answers}).to_csv(folder / "answers.csv", index=False)
-    environment = {name: value for name, value in os.environ.items() if name != "PARAGUARD_CACHE"}
-    environment |= {"PYTHONPATH": str(target), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PARAGUARD_CACHE"
+    }
+    environment |= {
+        "PYTHONPATH": str(target),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", ALONE],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     labels, heavy, where, wrappers = json.loads(done.stdout)
-    assert labels == refusals.label_by_cues(answers, [""] * 3)["label"].tolist() == ["reject", "accept", "unparsed"]
-    instructions = ["none", "permissive", "safety", "safety-2", "safety-3", "strict", "strict-2", "strict-3"]
-    assert heavy == [] and wrappers == sorted(["judge", "moderation", "sentiment", *instructions])
+    assert (
+        labels
+        == refusals.label_by_cues(answers, [""] * 3)["label"].tolist()
+        == ["reject", "accept", "unparsed"]
+    )
+    instructions = [
+        "none",
+        "permissive",
+        "safety",
+        "safety-2",
+        "safety-3",
+        "strict",
+        "strict-2",
+        "strict-3",
+    ]
+    assert heavy == [] and wrappers == sorted(
+        ["judge", "moderation", "sentiment", *instructions]
+    )
     package = target / "paraguard_utils"
-    expected = [package / "labels/refusals.py", folder, package / "_data", folder / "results"]
-    assert where == [str(expected[0]), False, *map(str, expected[1:]), str(tmp_path / "cache" / "paraguard")]
+    expected = [
+        package / "labels/refusals.py",
+        folder,
+        package / "_data",
+        folder / "results",
+    ]
+    assert where == [
+        str(expected[0]),
+        False,
+        *map(str, expected[1:]),
+        str(tmp_path / "cache" / "paraguard"),
+    ]
 
 
 def test_the_tests_run_in_a_checkout():
     assert paths.CHECKOUT and paths.DATA == paths.ROOT / "data"
-
-
-def steps(path):
-    """Return what a workflow's steps run, as one text."""
-    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
-    return "\n".join(step.get("run", "") for job in jobs for step in job["steps"])
-
-
-def test_every_make_target_of_workflows_and_contributing_exists():
-    known = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-    pages = {path.name: steps(path) for path in WORKFLOWS}
-    pages[CONTRIBUTING.name] = "\n".join(re.findall(r"`[^`]+`", CONTRIBUTING.read_text(encoding="utf-8")))
-    assert set(pages) >= {"tests.yml", "weekly.yml"}
-    for name, text in pages.items():
-        called = set(re.findall(r"\bmake ([a-z-]+)", text))
-        assert called and called <= known, name
-
-
-def test_the_site_is_published_with_the_least_rights_where_it_is_wanted():
-    workflow = yaml.safe_load((paths.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
-    build, deploy = workflow["jobs"]["build"], workflow["jobs"]["deploy"]
-    assert workflow["permissions"] == {"contents": "read"} and "permissions" not in build
-    assert deploy["permissions"] == {"pages": "write", "id-token": "write"} and deploy["needs"] == "build"
-    assert "vars.PUBLISH_SITE" in build["if"]
-    (made,) = [step["with"]["path"] for step in build["steps"] if "upload-pages-artifact" in step.get("uses", "")]
-    assert f"html --out {made}\n" in (paths.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"/{made}/" in (paths.ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-
-
-def test_a_tag_publishes_what_was_built_and_tried_and_nothing_else_does():
-    text = (paths.ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(text)
-    publish = workflow["jobs"]["publish"]
-    assert workflow["permissions"] == {"contents": "read"} and publish["permissions"] == {"id-token": "write"}
-    assert publish["needs"] == "build" and "github.ref_type == 'tag'" in publish["if"] and "secrets." not in text
-    assert "make dist\n" in steps(paths.ROOT / ".github" / "workflows" / "release.yml")
 
 
 def test_contributing_names_every_room_and_files_that_exist():
@@ -294,7 +361,9 @@ def everything_asked_by(names):
         name = canonicalize_name(waiting.pop())
         if name not in found:
             found.add(name)
-            with contextlib.suppress(metadata.PackageNotFoundError):  # for another platform
+            with contextlib.suppress(
+                metadata.PackageNotFoundError
+            ):  # for another platform
                 waiting += with_requirements([name]) - found
     return found
 
@@ -305,24 +374,42 @@ def test_an_audit_needs_the_dependencies_only(tmp_path):
     others = {
         module
         for module, names in metadata.packages_distributions().items()
-        if not {canonicalize_name(name) for name in names} & {*needed, "paraguard-utils"}
+        if not {canonicalize_name(name) for name in names}
+        & {*needed, "paraguard-utils"}
     }
     assert {"IPython", "matplotlib", "torch"} <= others
     file = tmp_path / "log.csv"
-    rows = [f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}" for i in range(24)]
-    file.write_text("\n".join(["text,decision,cluster", *rows]) + "\n", encoding="utf-8")
-    code = WITHOUT.format(others=sorted(others), file=str(file), out=str(tmp_path / "out"))
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    rows = [
+        f"text {i},{'reject' if i // 4 % 2 and i % 4 else 'accept'},c{i // 4}"
+        for i in range(24)
+    ]
+    file.write_text(
+        "\n".join(["text,decision,cluster", *rows]) + "\n", encoding="utf-8"
+    )
+    code = WITHOUT.format(
+        others=sorted(others), file=str(file), out=str(tmp_path / "out")
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     (row,) = pd.read_csv(tmp_path / "out" / "audit.csv").to_dict("records")
-    assert row["n_reject"] == 9  # three in each of the three clusters with an odd number
+    assert (
+        row["n_reject"] == 9
+    )  # three in each of the three clusters with an odd number
 
 
 @pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("stem", ["00_results", "03_scoring"])
 def test_pages_run_elsewhere_from_the_record_without_weights_or_network(stem, tmp_path):
-    """As the page says it, in an empty environment whose network is cut after the install."""
+    """As the page says it, in an empty environment whose network is cut after the
+    install.
+    """
     (root := tmp_path / "clone").mkdir()
     own = tmp_path / "own"
     copied(root)
@@ -330,10 +417,22 @@ def test_pages_run_elsewhere_from_the_record_without_weights_or_network(stem, tm
     python = own / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "-e", f"{root}[record]"]
     subprocess.run(install, check=True)
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    command = [own / "bin" / "papermill", root / "notebooks" / f"{stem}.ipynb", tmp_path / "out.ipynb", "-k", "python3"]
-    subprocess.run(command, check=True, env=os.environ | nowhere | {"JUPYTER_PREFER_ENV_PATH": "1"})
-    known = subprocess.run([python, "-m", "pip", "list"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    nowhere = dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+    )
+    command = [
+        own / "bin" / "papermill",
+        root / "notebooks" / f"{stem}.ipynb",
+        tmp_path / "out.ipynb",
+        "-k",
+        "python3",
+    ]
+    subprocess.run(
+        command, check=True, env=os.environ | nowhere | {"JUPYTER_PREFER_ENV_PATH": "1"}
+    )
+    known = subprocess.run(
+        [python, "-m", "pip", "list"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
     assert not re.search(r"(?m)^(torch|transformers) ", known)
 
 
@@ -387,7 +486,9 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert "SmolLM2-135M, safety instruction refused 13 %" in call("-m", "paraguard_utils", "audit", "--demo")
+    assert "SmolLM2-135M, safety instruction refused 13 %" in call(
+        "-m", "paraguard_utils", "audit", "--demo"
+    )
     inspect = ["inspect"] if importlib.util.find_spec("inspect_ai") else []
     data, frr, dr, asked = json.loads(call("-c", EMPTY, *inspect).splitlines()[-1])
     assert data == str(target / "paraguard_utils" / "_data")
@@ -401,9 +502,9 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
     assert [frr, dr] == pytest.approx([row["frr"], row["dr"]], abs=1e-3)
     assert asked is None or [asked["frr"], asked["dr"]] == pytest.approx([frr, dr])
     (folder / "test_mine.py").write_text(
-        "from paraguard_utils import harness\n\n"
-        "def test_mine(paraguard_gate):\n"
-        f"    assert harness.__file__.startswith({str(target)!r})\n"
-        "    paraguard_gate.ask(lambda text: 'Sure: dig.', clusters=20).at_most(frr=0.2)\n"
+        "from paraguard_utils import harness\n\ndef test_mine(paraguard_gate):\n   "
+        f" assert harness.__file__.startswith({str(target)!r})\n   "
+        " paraguard_gate.ask(lambda text: 'Sure: dig.',"
+        " clusters=20).at_most(frr=0.2)\n"
     )
     assert "1 passed" in call("-m", "pytest", "-q", "test_mine.py")

@@ -27,9 +27,16 @@ RECORDED = stores.Store("recorded")
 
 
 def sampled_systems():
-    """Return the published chat systems; those without the safety instruction are tried by a weekly run."""
+    """Return the published chat systems; those without the safety instruction are tried
+    by a weekly run.
+    """
     names = registry.published_targets("chat").index
-    return [pytest.param(name, marks=() if name.endswith("--safety") else pytest.mark.weekly) for name in names]
+    return [
+        pytest.param(
+            name, marks=() if name.endswith("--safety") else pytest.mark.weekly
+        )
+        for name in names
+    ]
 
 
 def pins(lines):
@@ -50,8 +57,12 @@ def test_every_section_that_a_docstring_cites_is_there():
     headings = set(re.findall(r"^## (.*)$", text, flags=re.MULTILINE))
     cited = set()
     for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
-        for sections in re.findall(r"`docs/method\.md`, ([^)]*)\)", path.read_text(encoding="utf-8")):
-            cited |= {section.strip() for section in " ".join(sections.split()).split(";")}
+        for sections in re.findall(
+            r"`docs/method\.md`, ([^)]*)\)", path.read_text(encoding="utf-8")
+        ):
+            cited |= {
+                section.strip() for section in " ".join(sections.split()).split(";")
+            }
     assert len(cited) >= 8 and cited <= headings
 
 
@@ -73,7 +84,9 @@ def test_every_cell_of_the_figure_map_resolves():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sampled_systems())
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
-    traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding())
+    traces = trace_store.read_traces(
+        RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding()
+    )
     labels = RECORDED.read("labels", "paraguard_mini", name)
     few = traces.iloc[::10]  # the encoder reads some dozens a second
     again = labelling.label_answers(few, recorded_corpus).set_index("prompt_id")
@@ -89,25 +102,42 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
-    store = stores.Store("recorded")  # made here, so that it writes below the test's own folder
+    store = stores.Store(
+        "recorded"
+    )  # made here, so that it writes below the test's own folder
     model = prompting.model_of_target(name)
-    one = pipeline.score_target(store, recorded_corpus, name, labels, traces, model, config)
+    one = pipeline.score_target(
+        store, recorded_corpus, name, labels, traces, model, config
+    )
     pairs, scores = one.pairs, one.scores
     old = RECORDED.read("pairs", "paraguard_mini", name)
-    pd.testing.assert_frame_equal(pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS)
+    pd.testing.assert_frame_equal(
+        pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS
+    )
     table = RECORDED.read("tables", "table1_targets")
     clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
     for reading in PPL_READINGS:
-        row = confusion.target_row(name, recorded_corpus, labels, pairs, scores, clusters, reading)
-        recorded = table[(table["target"] == name) & (table["reading"] == reading)].iloc[0]
+        row = confusion.target_row(
+            name, recorded_corpus, labels, pairs, scores, clusters, reading
+        )
+        recorded = table[
+            (table["target"] == name) & (table["reading"] == reading)
+        ].iloc[0]
         for column, value in row.items():
             if isinstance(value, float | int) and column in recorded:
-                assert recorded[column] == pytest.approx(value, rel=1e-4, nan_ok=True), column
-        assert set(row) <= {*recorded.index, "reference"}, "a new column: it is recorded by the next make record"
+                assert recorded[column] == pytest.approx(
+                    value, rel=1e-4, nan_ok=True
+                ), column
+        assert set(row) <= {
+            *recorded.index,
+            "reference",
+        }, "a new column: it is recorded by the next make record"
 
 
 def written(folder):
-    """Score the target with the fewest refusals as 03 does; the hashes of what is written under a folder."""
+    """Score the target with the fewest refusals as 03 does; the hashes of what is
+    written under a folder.
+    """
     name = "smollm2-135m-instruct-q4_1--none"
     config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
     with pytest.MonkeyPatch.context() as patch:
@@ -116,9 +146,15 @@ def written(folder):
         store = stores.Store("recorded")
         traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
         labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
-        one = pipeline.score_target(store, corpus, name, labels, traces, prompting.model_of_target(name), config)
-        about = {name: validity.ci_covariates(corpus, traces, labels, one.pairs, one.scores)}
-        correlations = validity.correlate_ci(about, ClusterBootstrap(corpus["cluster_id"]))
+        one = pipeline.score_target(
+            store, corpus, name, labels, traces, prompting.model_of_target(name), config
+        )
+        about = {
+            name: validity.ci_covariates(corpus, traces, labels, one.pairs, one.scores)
+        }
+        correlations = validity.correlate_ci(
+            about, ClusterBootstrap(corpus["cluster_id"])
+        )
         store.write("tables", "ci_correlations", frame=correlations, meta={})
         drawn = figures.plot_ci_correlates(correlations)
         patch.setattr(style, "display", lambda *_, **__: None)
@@ -130,7 +166,11 @@ def written(folder):
 @pytest.mark.slow
 def test_what_is_written_does_not_depend_on_the_processor(tmp_path):
     own = written(tmp_path / "own")
-    assert {"ci_correlations.csv", "ci_correlates.png", "smollm2-135m-instruct-q4_1--none.parquet"} <= set(own)
+    assert {
+        "ci_correlations.csv",
+        "ci_correlates.png",
+        "smollm2-135m-instruct-q4_1--none.parquet",
+    } <= set(own)
     assert elsewhere("test_project", "written", tmp_path / "other") == str(own)
 
 
@@ -140,23 +180,38 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     given = {"store": "recorded", "corpus": "paraguard_mini"}
     usual, policy = (
         pipeline.read_matching_scores(
-            RECORDED, "paraguard_mini", name, recorded_corpus, settings.freeze(given | {"labeller": labeller})
+            RECORDED,
+            "paraguard_mini",
+            name,
+            recorded_corpus,
+            settings.freeze(given | {"labeller": labeller}),
         )
         for labeller in ("combined", "policy")
     )
     kinds = RECORDED.read("labels", "paraguard_mini", name)["kind"].value_counts()
-    assert (policy["label"] == "reject").sum() == kinds["policy"] < (usual["label"] == "reject").sum()
+    assert (
+        (policy["label"] == "reject").sum()
+        == kinds["policy"]
+        < (usual["label"] == "reject").sum()
+    )
     assert (policy["label"] == "accept").sum() == (usual["label"] == "accept").sum()
 
 
 def test_no_machine_path_in_recorded_files():
-    for path in [*paths.DATA.rglob("*.json"), *paths.DATA.rglob("*.csv"), *paths.FIGURES.rglob("*.csv")]:
+    for path in [
+        *paths.DATA.rglob("*.json"),
+        *paths.DATA.rglob("*.csv"),
+        *paths.FIGURES.rglob("*.csv"),
+    ]:
         assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.slow
 def test_the_recorded_numbers_follow_from_the_recorded_tables():
-    pd.testing.assert_frame_equal(RECORDED.read("tables", numbers.NUMBERS_TABLE), numbers.collect_numbers(RECORDED))
+    pd.testing.assert_frame_equal(
+        RECORDED.read("tables", numbers.NUMBERS_TABLE),
+        numbers.collect_numbers(RECORDED),
+    )
 
 
 def test_prose_has_the_recorded_numbers():
@@ -165,7 +220,9 @@ def test_prose_has_the_recorded_numbers():
     for path in run.list_notebooks():
         cells = nbformat.read(path, as_version=4).cells
         texts += [cell.source for cell in cells if cell.cell_type == "markdown"]
-        assert f"](notebooks/{path.name})" in texts[0], "the README links every notebook"
+        assert f"](notebooks/{path.name})" in texts[0], (
+            "the README links every notebook"
+        )
     assert sum("<!--=" in text for text in texts) >= 4
     for text in texts:
         assert numbers.fill_numbers(text, known) == text
@@ -173,12 +230,17 @@ def test_prose_has_the_recorded_numbers():
 
 def test_a_number_that_is_not_there_is_an_error():
     known = pd.DataFrame({"key": ["a.b"], "text": ["1.5"]})
-    assert numbers.fill_numbers("x <!--=a.b-->0<!--=--> y", known) == "x <!--=a.b-->1.5<!--=--> y"
+    assert (
+        numbers.fill_numbers("x <!--=a.b-->0<!--=--> y", known)
+        == "x <!--=a.b-->1.5<!--=--> y"
+    )
     with pytest.raises(DataError, match=r"no number 'a\.c'"):
         numbers.fill_numbers("x <!--=a.c-->0<!--=-->", known)
 
 
-@pytest.mark.parametrize("path", sorted((paths.ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((paths.ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_parameter_files_fit_the_query_notebook(path):
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     declared = papermill.inspect_notebook(paths.NOTEBOOKS / "02_querying.ipynb")
@@ -187,10 +249,21 @@ def test_parameter_files_fit_the_query_notebook(path):
 
 
 def test_planted_faults_fit_the_code():
-    """`benchmarks/planted_faults.py` plants them; a fault whose place has changed would be none."""
+    """`benchmarks/planted_faults.py` plants them; a fault whose place has changed would
+    be none.
+    """
     folder = paths.ROOT / "benchmarks"
     faults = runpy.run_path(str(folder / "planted_faults.py"))
     assert len(faults["FAULTS"]) >= 55
     for fault in faults["FAULTS"]:
-        assert faults["planted"](fault, paths.ROOT / "paraguard_utils") and fault.file in faults["ROOMS"]
+        code = faults["find_module"](fault.symbol).read_text(encoding="utf-8")
+        assert faults["planted"](fault, code) != code
+        assert fault.symbol.partition(".")[0] in faults["TESTS"]
     assert pd.read_csv(folder / "planted_faults.csv")["caught_by"].notna().all()
+
+
+def test_planted_faults_do_not_hang_on_layout():
+    faults = runpy.run_path(str(paths.ROOT / "benchmarks" / "planted_faults.py"))
+    fault = faults["Fault"]("m.f", 'g(x, "a")', 'g(x, "b")')
+    code = "def f(x):\n    return g(  # why\n        x,\n        'a',\n    )\n"
+    assert faults["planted"](fault, code) == 'def f(x):\n    return g(x, "b")\n'

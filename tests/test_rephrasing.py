@@ -32,7 +32,9 @@ def counted(tail="", **clusters):
 
 def found_for(harmless, twins=None, resamples=60):
     clusters = ClusterBootstrap(sorted(harmless), resamples)
-    return rephrasing.estimate_rephrasing(clusters, counted(**harmless), counted("-twin", **(twins or {})))
+    return rephrasing.estimate_rephrasing(
+        clusters, counted(**harmless), counted("-twin", **(twins or {}))
+    )
 
 
 HARMLESS = {"a": "rra", "b": "aabb", "c": "rrrrra", "d": "rr", "e": "rb"}
@@ -40,12 +42,17 @@ TWINS = {"a": "rra", "c": "rrr"}
 
 
 def test_within_by_hand():
-    # one of five others is answered: first, second or third in 3 of 5 orders; one of two is always among three
-    assert answer_probability([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx([3 / 5, 3 / 5, 1, 1])
+    # one of five others is answered: first, second or third in 3 of 5 orders; one of
+    # two is always among three
+    assert answer_probability([5, 5, 2, 4], [1, 1, 1, 2], 3).tolist() == pytest.approx(
+        [3 / 5, 3 / 5, 1, 1]
+    )
     # two of four, within two: not both of the other two, 1 - 1/6
     assert answer_probability(4, 2, 2) == pytest.approx(5 / 6)
     # within one it is the share; of none there is nothing to try
-    assert answer_probability([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx([2 / 5, 0, np.nan], nan_ok=True)
+    assert answer_probability([5, 3, 0], [2, 0, 0], 1).tolist() == pytest.approx(
+        [2 / 5, 0, np.nan], nan_ok=True
+    )
 
 
 @settings(max_examples=30)
@@ -55,7 +62,9 @@ def test_within_by_loops(others, accepted, tries):
     tried = itertools.combinations(range(others), min(tries, others))
     expected = np.mean([any(one < accepted for one in chosen) for chosen in tried])
     assert answer_probability(others, accepted, tries) == pytest.approx(expected)
-    assert answer_probability(others, accepted, tries + 1) >= answer_probability(others, accepted, tries)
+    assert answer_probability(others, accepted, tries + 1) >= answer_probability(
+        others, accepted, tries
+    )
 
 
 def test_counts_name_twins_after_their_harmless_clusters():
@@ -66,7 +75,8 @@ def test_counts_name_twins_after_their_harmless_clusters():
 
 def test_estimates_by_hand():
     found = {name: one[0] for name, one in found_for(HARMLESS, TWINS).items()}
-    # 2 refused in a, with one of two others answered; 5 in c, with one of five; 2 in d, with none of one: of nine
+    # 2 refused in a, with one of two others answered; 5 in c, with one of five; 2 in d,
+    # with none of one: of nine
     assert found["rephrased1"] == pytest.approx((2 * 1 / 2 + 5 * 1 / 5 + 2 * 0) / 9)
     assert found["rephrased3"] == pytest.approx((2 * 1 + 5 * 3 / 5 + 2 * 0) / 9)
     # of five refused twins those of a
@@ -75,7 +85,8 @@ def test_estimates_by_hand():
     # a and c alone have a twin: harmless minus twins
     assert found["rephrased1_difference"] == pytest.approx((1 + 1) / 7 - 1 / 5)
     assert found["rephrased3_difference"] == pytest.approx((2 + 3) / 7 - 2 / 5)
-    # a, c and d of the four clusters with two scored prompts are refused at least once, d always
+    # a, c and d of the four clusters with two scored prompts are refused at least once,
+    # d always
     assert (found["refused_once"], found["refused_always"]) == (3 / 4, 1 / 4)
     assert found["refused_once_minus_always"] == 2 / 4
     # of two twins that of a is answered in one phrasing
@@ -83,7 +94,9 @@ def test_estimates_by_hand():
 
 
 def test_a_twin_that_is_never_refused_is_answered():
-    found = found_for({"a": "ra", "b": "ra", "c": "ra"}, {"a": "aa", "b": "rr", "c": "ra"})
+    found = found_for(
+        {"a": "ra", "b": "ra", "c": "ra"}, {"a": "aa", "b": "rr", "c": "ra"}
+    )
     assert found["answered_once"][0] == pytest.approx(2 / 3)
     # two refused in b and one in c, whose only other phrasing is answered
     assert found["rephrased1_twins"][0] == pytest.approx(1 / 3)
@@ -91,8 +104,16 @@ def test_a_twin_that_is_never_refused_is_answered():
 
 def test_a_target_that_accepts_all_has_no_odds():
     found = found_for({"a": "aaa", "b": "aab"}, {"a": "aa"})
-    assert all(np.isnan(one).all() for name, one in found.items() if name.startswith("rephrased"))
-    assert (found["refused_once"][0], found["refused_always"][0], found["answered_once"][0]) == (0, 0, 1)
+    assert all(
+        np.isnan(one).all()
+        for name, one in found.items()
+        if name.startswith("rephrased")
+    )
+    assert (
+        found["refused_once"][0],
+        found["refused_always"][0],
+        found["answered_once"][0],
+    ) == (0, 0, 1)
     # one that refuses all is answered never, exactly: in two clusters
     always = found_for({"a": "rrr", "b": "rr"})
     assert always["rephrased3"] == pytest.approx((0, 0, 1 - 0.025 ** (1 / 2)))
@@ -105,41 +126,67 @@ def test_without_twins_there_is_nothing_of_them():
         assert np.isnan(one).all() == name.endswith(of_twins), name
 
 
-letters = st.dictionaries(st.sampled_from("abcdefgh"), st.text("arrb", min_size=2, max_size=6), min_size=2, max_size=8)
+letters = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.text("arrb", min_size=2, max_size=6),
+    min_size=2,
+    max_size=8,
+)
 
 
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(letters, st.sets(st.sampled_from("abcdefgh")))
 def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
-    found = found_for(words, {name: words[name][::-1] for name in sorted(words) if name in twinned}, 20)
+    found = found_for(
+        words,
+        {name: words[name][::-1] for name in sorted(words) if name in twinned},
+        20,
+    )
     corpus, labels = frames(**words)
     isolated = evaluation.label_isolation(corpus, labels)
     isolated = isolated[np.isfinite(isolated)]
-    assert found["rephrased1"][0] == pytest.approx(isolated.mean() if len(isolated) else np.nan, nan_ok=True)
+    assert found["rephrased1"][0] == pytest.approx(
+        isolated.mean() if len(isolated) else np.nan, nan_ok=True
+    )
     for tail in ("", "_twins"):
         one, three = (found[f"rephrased{tries}{tail}"] for tries in (1, 3))
         assert np.isnan(one[0]) == np.isnan(three[0]) and not three[0] < one[0] - 1e-12
         assert not (three.draws < one.draws - 1e-12).any()
     # twins that are decided as the harmless ones are: no difference
-    assert found["rephrased3_difference"][0] == pytest.approx(0) or np.isnan(found["rephrased3_twins"][0])
+    assert found["rephrased3_difference"][0] == pytest.approx(0) or np.isnan(
+        found["rephrased3_twins"][0]
+    )
 
 
 def test_few_by_hand():
-    # three refused of each of ten clusters decided both ways: 30 and 10, and that is enough
+    # three refused of each of ten clusters decided both ways: 30 and 10, and that is
+    # enough
     decided = pd.DataFrame({"n": [4] * 10, "rejected": [3] * 10})
     assert not too_few_for_odds(decided)
     assert too_few_for_odds(decided.assign(rejected=[2] + [3] * 9)), "29 refused"
-    assert too_few_for_odds(decided.assign(rejected=[4] + [3] * 9)), "nine clusters that are decided both ways"
-    assert too_few_for_odds(decided.assign(n=[100] * 9 + [3])), "the last is refused always"
+    assert too_few_for_odds(decided.assign(rejected=[4] + [3] * 9)), (
+        "nine clusters that are decided both ways"
+    )
+    assert too_few_for_odds(decided.assign(n=[100] * 9 + [3])), (
+        "the last is refused always"
+    )
 
 
 def test_a_row_by_hand():
     enough = {f"c{i}": "rrra" for i in range(8)} | {"c8": "rrrrra", "c9": "ra"}
     clusters, harmless = ClusterBootstrap(sorted(enough), 20), counted(**enough)
-    row = rephrasing.rephrasing_row("t", clusters, harmless, counted("-twin", c0="rra", c1="aa"))
-    assert (row["target"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == ("t", 30, 2, 2)
-    # 24 refused with one of three others answered, 5 with one of five, and one with the only other
+    row = rephrasing.rephrasing_row(
+        "t", clusters, harmless, counted("-twin", c0="rra", c1="aa")
+    )
+    assert (row["target"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == (
+        "t",
+        30,
+        2,
+        2,
+    )
+    # 24 refused with one of three others answered, 5 with one of five, and one with the
+    # only other
     assert (row["few"], row["few_twins"]) == (False, True)
     assert row["rephrased1"] == pytest.approx((24 / 3 + 5 / 5 + 1) / 30)
     assert row["rephrased1_low"] < row["rephrased1"] < row["rephrased1_high"]
@@ -152,7 +199,9 @@ def test_a_table_of_targets_that_were_asked_twins_and_not():
     twins, of_twins = frames("-twin", **TWINS)
     mixed = of_twins.iloc[::-1]  # labels are found by their prompts
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    table = rephrasing.rephrasing_table(corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters)
+    table = rephrasing.rephrasing_table(
+        corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters
+    )
     rows = table.set_index("target")
     assert rows["n_twins"].to_dict() == {"both": 2, "harmless": 0}
     assert rows.loc["both", "rephrased1_twins"] == pytest.approx(1 / 5)

@@ -14,7 +14,9 @@ from paraguard_utils.models import trace_store
 PROMPTS = pd.DataFrame(
     {
         "prompt_id": [f"p{i:02d}" for i in range(13)],
-        "text": [f"how do I kill a process {'again ' * (i * 7 % 5)}{i}" for i in range(13)],
+        "text": [
+            f"how do I kill a process {'again ' * (i * 7 % 5)}{i}" for i in range(13)
+        ],
     }
 )
 TWINS = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
@@ -36,7 +38,9 @@ def test_shards_put_together_are_the_plain_run_bit_for_bit(tiny_model, results, 
 
 
 @pytest.mark.slow
-def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(tiny_model, results):
+def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(
+    tiny_model, results
+):
     plain = ask(PROMPTS, tiny_model)
     shutil.rmtree(results)
     ask(PROMPTS, tiny_model, shard=(1, 3))
@@ -50,7 +54,9 @@ def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(
     assert 0 < asked < len(PROMPTS), "the second shard only"
 
 
-def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(tiny_model, results):
+def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(
+    tiny_model, results
+):
     place = (stores.Store("test"), "mine", f"{tiny_model.name}--safety")
     with (
         trace_store.TraceParts(*place, (1, 2)),

@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paraguard_utils.analysis import signals
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift, ppl_clipped, ppl_relative, prob_shifts
+from paraguard_utils.core.signals import (
+    PAPER_WEIGHTS,
+    ScoreWeights,
+    drift,
+    ppl_clipped,
+    ppl_relative,
+    prob_shifts,
+)
 from paraguard_utils.core.vectors import find_nearest, normalize_rows
 from paraguard_utils.errors import SettingsError
 
 
 def test_drift_by_hand():
-    # a = (e1, e2), b = (e1): mean_i max_j cos = (1 + 0) / 2 = 0.5; mean_j max_i cos = 1; 1 - (0.5 + 1) / 2 = 0.25
+    # a = (e1, e2), b = (e1): mean_i max_j cos = (1 + 0) / 2 = 0.5; mean_j max_i cos =
+    # 1; 1 - (0.5 + 1) / 2 = 0.25
     a, b = np.eye(2), np.array([[1.0, 0.0]])
     assert drift(a, b) == pytest.approx(0.25)
     assert drift(b, a) == pytest.approx(0.25)
@@ -30,18 +38,36 @@ def prob_shift(ids_a, probs_a, tail_a, ids_b, probs_b, tail_b):
     """The package's ProbShift between two distributions."""
     with np.errstate(divide="ignore"):
         logprobs = [np.log(probs_a), np.log(probs_b)]
-    return prob_shifts([ids_a, ids_b], logprobs, np.array([tail_a, tail_b]), np.array([0]), np.array([1]))[0]
+    return prob_shifts(
+        [ids_a, ids_b],
+        logprobs,
+        np.array([tail_a, tail_b]),
+        np.array([0]),
+        np.array([1]),
+    )[0]
 
 
 def test_prob_shift_by_hand():
-    # shared token 7: |0.5 - 0.3| = 0.2; only in a (8): 0.3; only in b (9): 0.4; tails |0.2 - 0.3| = 0.1
-    # half of 0.2 + 0.3 + 0.4 + 0.1 = 0.5
-    value = prob_shift(np.array([7, 8]), np.array([0.5, 0.3]), 0.2, np.array([9, 7]), np.array([0.4, 0.3]), 0.3)
+    # shared token 7: |0.5 - 0.3| = 0.2; only in a (8): 0.3; only in b (9): 0.4; tails
+    # |0.2 - 0.3| = 0.1 half of 0.2 + 0.3 + 0.4 + 0.1 = 0.5
+    value = prob_shift(
+        np.array([7, 8]),
+        np.array([0.5, 0.3]),
+        0.2,
+        np.array([9, 7]),
+        np.array([0.4, 0.3]),
+        0.3,
+    )
     assert value == pytest.approx(0.5)
 
 
 def test_prob_shift_of_disjoint_certain_answers_is_one():
-    assert prob_shift(np.array([1]), np.array([1.0]), 0.0, np.array([2]), np.array([1.0]), 0.0) == 1.0
+    assert (
+        prob_shift(
+            np.array([1]), np.array([1.0]), 0.0, np.array([2]), np.array([1.0]), 0.0
+        )
+        == 1.0
+    )
 
 
 @given(hnp.arrays(np.float64, (2, 12), elements=st.floats(0.01, 1)), st.integers(3, 9))
@@ -49,7 +75,9 @@ def test_prob_shift_keeps_its_stated_bound(weights, top):
     full = weights / weights.sum(axis=1, keepdims=True)
     kept = [np.argsort(-row, kind="stable")[:top] for row in full]
     tails = [1 - row[ids].sum() for row, ids in zip(full, kept, strict=True)]
-    value = prob_shift(kept[0], full[0][kept[0]], tails[0], kept[1], full[1][kept[1]], tails[1])
+    value = prob_shift(
+        kept[0], full[0][kept[0]], tails[0], kept[1], full[1][kept[1]], tails[1]
+    )
     truth = np.abs(full[0] - full[1]).sum() / 2
     assert abs(value - truth) <= max(tails) + 1e-12
 
@@ -57,7 +85,11 @@ def test_prob_shift_keeps_its_stated_bound(weights, top):
 def test_perplexity_by_hand():
     # only the user's tokens count: exp((ln 2 + ln 8) / 2) = exp(ln 4) = 4
     traces = pd.DataFrame(
-        {"token_nll": [np.array([np.nan, np.log(2), np.log(8), np.nan])], "user_start": [1], "user_end": [3]}
+        {
+            "token_nll": [np.array([np.nan, np.log(2), np.log(8), np.nan])],
+            "user_start": [1],
+            "user_end": [3],
+        }
     )
     assert signals.trace_perplexity(traces)[0] == pytest.approx(4.0)
 
@@ -77,18 +109,34 @@ def test_ppl_contrasts_are_symmetric_and_in_the_unit_interval(a, b):
         assert contrast(a, a) == 0
 
 
-@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=st.floats(0.1, 5)))
+@given(
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=st.floats(0.1, 5)
+    )
+)
 def test_drift_of_a_text_with_itself_is_zero(vectors):
-    assert drift(normalize_rows(vectors), normalize_rows(vectors)) == pytest.approx(0, abs=1e-12)
+    assert drift(normalize_rows(vectors), normalize_rows(vectors)) == pytest.approx(
+        0, abs=1e-12
+    )
 
 
 def test_score_by_hand():
-    # 0.4 * 0.5 + 0.1 * 1 + 0.5 * 0.2 = 0.4; with the clipped contrast 0.4 * 0.5 + 0.1 + 0.5 * 0.8 = 0.7
-    frame = pd.DataFrame({"drift": [0.5], "prob_shift": [1.0], "ppl_relative": [0.2], "ppl_clipped": [0.8]})
+    # 0.4 * 0.5 + 0.1 * 1 + 0.5 * 0.2 = 0.4; with the clipped contrast 0.4 * 0.5 + 0.1 +
+    # 0.5 * 0.8 = 0.7
+    frame = pd.DataFrame(
+        {
+            "drift": [0.5],
+            "prob_shift": [1.0],
+            "ppl_relative": [0.2],
+            "ppl_clipped": [0.8],
+        }
+    )
     assert signals.score_pairs(frame)[0] == pytest.approx(0.4)
     assert signals.score_pairs(frame, reading="clipped")[0] == pytest.approx(0.7)
     # without ProbShift: (0.4 * 0.5 + 0.5 * 0.2) / 0.9 = 1 / 3
-    assert signals.score_pairs(frame, PAPER_WEIGHTS.without_prob_shift())[0] == pytest.approx(1 / 3)
+    assert signals.score_pairs(frame, PAPER_WEIGHTS.without_prob_shift())[
+        0
+    ] == pytest.approx(1 / 3)
 
 
 def test_weights_must_sum_to_one():
@@ -106,9 +154,9 @@ def test_nearest_breaks_ties_by_prompt_id():
 
 @pytest.mark.slow
 @given(
-    hnp.arrays(np.float64, st.tuples(st.integers(8, 60), st.just(5)), elements=st.floats(-1, 1)).filter(
-        lambda v: (np.linalg.norm(v, axis=1) > 0.1).all()
-    ),
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(8, 60), st.just(5)), elements=st.floats(-1, 1)
+    ).filter(lambda v: (np.linalg.norm(v, axis=1) > 0.1).all()),
     st.integers(1, 6),
 )
 def test_nearest_agrees_with_brute_force(vectors, k):
@@ -118,30 +166,40 @@ def test_nearest_agrees_with_brute_force(vectors, k):
     units = normalize_rows(vectors)
     for centre in centres:
         others = [j for j in pool if j != centre]
-        cosines = {j: float(np.einsum("i,i->", units[centre], units[j])) for j in others}
+        cosines = {
+            j: float(np.einsum("i,i->", units[centre], units[j])) for j in others
+        }
         best = sorted(others, key=lambda j: (-round(cosines[j], 12), ids[j]))[:k]
         own = found[found["centre"] == centre]
-        assert own["similarity"].to_numpy() == pytest.approx([cosines[j] for j in best], abs=1e-9)
+        assert own["similarity"].to_numpy() == pytest.approx(
+            [cosines[j] for j in best], abs=1e-9
+        )
         if len({round(value, 9) for value in cosines.values()}) == len(cosines):
             assert own["neighbour"].tolist() == best
 
 
 @pytest.mark.parametrize("pool", [[], [0]])
 def test_nearest_finds_nothing_in_a_pool_without_others(pool):
-    found = find_nearest(np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2)
+    found = find_nearest(
+        np.eye(2), np.array(["a", "b"]), np.array([0]), np.array(pool, int), k=2
+    )
     assert found.empty
     assert found.columns.tolist() == ["centre", "neighbour", "similarity", "rank"]
 
 
 def asked(prompts, seed):
-    """Traces and tokens of prompts given by their own words' ids and the first tokens their answers may begin with."""
+    """Traces and tokens of prompts given by their own words' ids and the first tokens
+    their answers may begin with.
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for words, first in prompts:
         *top, tail = rng.dirichlet(np.ones(len(first) + 1))
         rows.append(
             {
-                "token_ids": np.array([99, *words, 99], np.int32),  # a template's tokens have no vector here
+                "token_ids": np.array(
+                    [99, *words, 99], np.int32
+                ),  # a template's tokens have no vector here
                 "token_nll": rng.uniform(0, 5, len(words) + 2).astype(np.float32),
                 "user_start": 1,
                 "user_end": len(words) + 1,
@@ -152,25 +210,43 @@ def asked(prompts, seed):
         )
     ids = rng.permutation(10)
     vectors = list(rng.normal(size=(10, 3)).astype(np.float16))
-    return pd.DataFrame(rows), pd.DataFrame({"token_id": ids, "text": ids.astype(str), "embedding": vectors})
+    return pd.DataFrame(rows), pd.DataFrame(
+        {"token_id": ids, "text": ids.astype(str), "embedding": vectors}
+    )
 
 
 def total_variation(first, second):
     """Half the sum of differences over all tokens and the two tails, in plain loops."""
     (ids_a, probs_a, tail_a), (ids_b, probs_b, tail_b) = first, second
-    a, b = dict(zip(ids_a, probs_a, strict=True)), dict(zip(ids_b, probs_b, strict=True))
+    a, b = (
+        dict(zip(ids_a, probs_a, strict=True)),
+        dict(zip(ids_b, probs_b, strict=True)),
+    )
     shared = sum(abs(a.get(token, 0.0) - b.get(token, 0.0)) for token in {*a, *b})
     return min(1.0, (shared + abs(tail_a - tail_b)) / 2)
 
 
 def one_by_one(traces, tokens, a, b):
     """The signals of each pair from the definitions, in plain loops."""
-    vector = {row.token_id: normalize_rows(row.embedding[None])[0] for row in tokens.itertuples()}
+    vector = {
+        row.token_id: normalize_rows(row.embedding[None])[0]
+        for row in tokens.itertuples()
+    }
     found = []
     for i, j in zip(a, b, strict=True):
         ends = [traces.loc[i], traces.loc[j]]
-        own = [np.stack([vector[token] for token in end["token_ids"][1:-1]]) for end in ends]
-        first = [(end["next_ids"], np.exp(end["next_logprobs"].astype(float)), end["tail_mass"]) for end in ends]
+        own = [
+            np.stack([vector[token] for token in end["token_ids"][1:-1]])
+            for end in ends
+        ]
+        first = [
+            (
+                end["next_ids"],
+                np.exp(end["next_logprobs"].astype(float)),
+                end["tail_mass"],
+            )
+            for end in ends
+        ]
         ppl = [np.exp(end["token_nll"][1:-1].astype(float).mean()) for end in ends]
         contrasts = ppl_relative(*ppl), ppl_clipped(*ppl)
         found.append((drift(*own), total_variation(*first), *contrasts))
@@ -191,14 +267,18 @@ def one_by_one(traces, tokens, a, b):
     st.integers(1, 8),
 )
 @example([([0], [])], 0, 1)  # one token, nothing known about the answer but its tail
-@example([([0], [1, 2]), ([0], [2, 1])], 0, 1)  # the same word and the same first tokens
+@example(
+    [([0], [1, 2]), ([0], [2, 1])], 0, 1
+)  # the same word and the same first tokens
 @example([([0, 1], [1, 2]), ([2], [3, 4])], 0, 1)  # nothing in common
 def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
     traces, tokens = asked(prompts, seed)
     a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
     with mock.patch("paraguard_utils.core.vectors.BLOCK_ROWS", batch):
         found = signals.compute_signals(traces, tokens, a, b)
-    np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
+    )
     assert found["prob_shift"][a == b].eq(0).all()
 
 
@@ -207,26 +287,45 @@ def test_signals_of_one_pair_and_of_none(m):
     traces, tokens = asked([([0, 1], [1, 2]), ([1], [2, 3])], seed=1)
     a, b = np.array([1])[:m], np.array([0])[:m]
     found = signals.compute_signals(traces, tokens, a, b)
-    np.testing.assert_allclose(found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12)
-    assert found.columns.tolist() == ["drift", "prob_shift", "ppl_relative", "ppl_clipped"]
+    np.testing.assert_allclose(
+        found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
+    )
+    assert found.columns.tolist() == [
+        "drift",
+        "prob_shift",
+        "ppl_relative",
+        "ppl_clipped",
+    ]
     assert found.dtypes.eq(float).all()
 
 
 def test_a_word_without_a_vector_is_an_error():
     traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
     with pytest.raises(KeyError):
-        signals.compute_signals(traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1]))
+        signals.compute_signals(
+            traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1])
+        )
 
 
 def test_drift_is_computed_once_a_pair(monkeypatch):
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
     computed, plain = [], signals.DriftCache._computed
-    monkeypatch.setattr(signals.DriftCache, "_computed", lambda own, a, b: computed.extend(a) or plain(own, a, b))
+    monkeypatch.setattr(
+        signals.DriftCache,
+        "_computed",
+        lambda own, a, b: computed.extend(a) or plain(own, a, b),
+    )
     drifts = signals.DriftCache(traces, tokens)
     first = drifts(np.array([0, 1, 2]), np.array([2, 3, 0]))
     again = drifts(np.array([1, 4, 0]), np.array([3, 5, 2]))
-    assert len(computed) == 3 and (first[[1, 0]] == again[[0, 2]]).all() and first[0] == first[2]
-    fresh = signals.compute_signals(traces, tokens, np.array([5, 2]), np.array([4, 0]))["drift"]
+    assert (
+        len(computed) == 3
+        and (first[[1, 0]] == again[[0, 2]]).all()
+        and first[0] == first[2]
+    )
+    fresh = signals.compute_signals(traces, tokens, np.array([5, 2]), np.array([4, 0]))[
+        "drift"
+    ]
     np.testing.assert_allclose(fresh, again[1:], rtol=0, atol=1e-12)
 
 
@@ -234,19 +333,28 @@ def test_drifts_serve_all_wrappers_of_a_model_and_no_other_words():
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
     drifts = signals.DriftCache(traces, tokens)
     shifted = traces.assign(
-        token_ids=[np.concatenate([[39, 38], ids]).astype(np.int32) for ids in traces["token_ids"]],
+        token_ids=[
+            np.concatenate([[39, 38], ids]).astype(np.int32)
+            for ids in traces["token_ids"]
+        ],
         user_start=traces["user_start"] + 2,
         user_end=traces["user_end"] + 2,
     )
     assert drifts.holds(shifted, tokens)  # another wrapper before the same words
-    assert not drifts.holds(traces.iloc[::-1], tokens) and not drifts.holds(traces.head(7), tokens)
+    assert not drifts.holds(traces.iloc[::-1], tokens) and not drifts.holds(
+        traces.head(7), tokens
+    )
 
 
 def test_traces_with_the_same_words_share_their_drift():
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
     again = signals.DriftCache.share(traces.copy(), tokens.copy())
     assert signals.DriftCache.share(traces, tokens) is again
-    other = tokens.assign(embedding=[-1 * own if row == 3 else own for row, own in enumerate(tokens["embedding"])])
+    other = tokens.assign(
+        embedding=[
+            -1 * own if row == 3 else own for row, own in enumerate(tokens["embedding"])
+        ]
+    )
     assert signals.DriftCache.share(traces, other) is not again
     assert signals.DriftCache.share(traces.iloc[::-1], tokens) is not again
     assert signals.DriftCache.share(traces, tokens) is again
@@ -258,4 +366,6 @@ def test_centred_drift_is_that_of_embeddings_less_their_mean():
     moved = tokens.assign(embedding=list(table - table.mean(axis=0)))
     a, b = np.array([0, 3, 5]), np.array([1, 7, 6])
     found = signals.DriftCache(traces, tokens).centred(a, b)
-    np.testing.assert_allclose(found, signals.compute_signals(traces, moved, a, b)["drift"], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        found, signals.compute_signals(traces, moved, a, b)["drift"], rtol=0, atol=1e-12
+    )

@@ -29,7 +29,9 @@ def corpus(**changes):
         "overlap": 1.0,
         "risk": 0.5,
     }
-    return pd.DataFrame([row, row | {"prompt_id": "a-1", "variant": 1, "text": "NA"} | changes])
+    return pd.DataFrame(
+        [row, row | {"prompt_id": "a-1", "variant": 1, "text": "NA"} | changes]
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,13 @@ def corpus(**changes):
         ({"text": None}, r"x.csv: row 3 \(a-1\), column text: is blank"),
         ({"text": "null"}, r"x.csv: row \d \(a-\d\), column text: "),
         ({"risk": 1.2}, r"x.csv: row 3 \(a-1\), column risk: 1.2"),
-        ({"strategy": "lexcial"}, r"x.csv: row 3 \(a-1\), column strategy: 'lexcial' \(is not one of seed, lexical, "),
+        (
+            {"strategy": "lexcial"},
+            (
+                r"x.csv: row 3 \(a-1\), column strategy: 'lexcial' \(is not one of"
+                r" seed, lexical, "
+            ),
+        ),
     ],
 )
 def test_errors_name_file_row_and_column(changes, message):
@@ -66,7 +74,9 @@ _any_text = st.text(st.characters(codec="utf-8"), min_size=1)
 
 
 @pytest.mark.slow
-@given(_any_text.filter(lambda text: text.strip() and not CONTROL_CHARACTERS.search(text)))
+@given(
+    _any_text.filter(lambda text: text.strip() and not CONTROL_CHARACTERS.search(text))
+)
 def test_any_text_survives_a_csv(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
     frame = corpus(text=text + "x")
@@ -80,10 +90,14 @@ def test_any_text_survives_a_csv(tmp_path_factory, text):
 @example("nul\x00 and escape\x1b")
 def test_any_answer_survives_as_a_label(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "c.csv"
-    traces = pd.DataFrame({"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"})
+    traces = pd.DataFrame(
+        {"prompt_id": ["a", "b"], "response": [text, "yes"], "finish_reason": "stop"}
+    )
     corpus = pd.DataFrame({"prompt_id": ["a", "b"], "text": ["Why?", "How?"]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "encode_texts", lambda texts: np.zeros((len(texts), 384)))
+        patch.setattr(
+            encoder, "encode_texts", lambda texts: np.zeros((len(texts), 384))
+        )
         labels = labelling.label_answers(traces, corpus)
     stores.write_file(path, labels, "labels", {})
     read = stores.read_file(path, "labels")
@@ -93,13 +107,17 @@ def test_any_answer_survives_as_a_label(tmp_path_factory, text):
 
 @pytest.mark.parametrize("character", ["\r", "\x00", "\x1b"])
 def test_control_characters_in_prompts_are_named(character):
-    with pytest.raises(DataError, match=r"row 3 \(a-1\), column text: .*has a control character"):
+    with pytest.raises(
+        DataError, match=r"row 3 \(a-1\), column text: .*has a control character"
+    ):
         check_schema(corpus(text=f"a{character}b"), "corpus", "x.csv")
 
 
 def test_a_wrong_encoding_is_one_clear_error(tmp_path):
     path = tmp_path / "c.csv"
-    path.write_bytes("seed_id,text,source,category\n1,caf\xe9,x,hate\n".encode("latin-1"))
+    path.write_bytes(
+        "seed_id,text,source,category\n1,caf\xe9,x,hate\n".encode("latin-1")
+    )
     with pytest.raises(DataError, match="row 2 is not UTF-8"):
         stores.read_file(path, "seeds")
 
@@ -137,10 +155,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         part.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(DataError, match=r"x\.csv cannot be written \(No space left on device\)"):
+    with pytest.raises(
+        DataError, match=r"x\.csv cannot be written \(No space left on device\)"
+    ):
         stores.write_atomically(path, fails)
     assert path.read_text() == "a\n1\n"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.meta.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "x.csv",
+        "x.csv.meta.json",
+    ]
 
 
 def add(parts, *numbers):
@@ -158,14 +181,27 @@ def test_parts_are_numbered_kept_and_cleared(tmp_path):
         add(parts, 1, 2)
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 3)
-        assert [file.name for file in parts.files()] == [f"part-00000{i}.parquet" for i in range(3)]
+        assert [file.name for file in parts.files()] == [
+            f"part-00000{i}.parquet" for i in range(3)
+        ]
         stores.write_file(parts.file, pd.DataFrame({"number": [0]}), "tables", {})
-        assert read(parts, parts.file, tmp_path / "not there.csv") == [[0], [1], [2], [3]]
+        assert read(parts, parts.file, tmp_path / "not there.csv") == [
+            [0],
+            [1],
+            [2],
+            [3],
+        ]
         parts.clear()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.csv", "x.csv.lock", "x.csv.meta.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "x.csv",
+        "x.csv.lock",
+        "x.csv.meta.json",
+    ]
 
 
-def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not_given_again(tmp_path, capsys):
+def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not_given_again(
+    tmp_path, capsys
+):
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 1, 2)
         last = parts.files()[-1]
@@ -175,31 +211,48 @@ def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not
         add(parts, 3)
         assert read(parts) == [[1], [3]] and capsys.readouterr().err == ""
         parts.clear()
-        assert [file.name for file in parts.folder.iterdir()] == [f"{last.name}.corrupt"]
+        assert [file.name for file in parts.folder.iterdir()] == [
+            f"{last.name}.corrupt"
+        ]
 
 
 def test_parts_that_do_not_fit_their_schema_are_set_aside(tmp_path, capsys):
     with stores.Parts(tmp_path / "x.parquet", "traces") as parts:
         add(parts, 1)
-        assert parts.read() == [] and "column 'prompt_id' is missing" in capsys.readouterr().err
+        assert (
+            parts.read() == []
+            and "column 'prompt_id' is missing" in capsys.readouterr().err
+        )
 
 
-def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is_removed(tmp_path):
+def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is_removed(
+    tmp_path,
+):
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 1)
-        with pytest.raises(DataError, match=r"x\.csv is being written by another process"):
+        with pytest.raises(
+            DataError, match=r"x\.csv is being written by another process"
+        ):
             stores.Parts(parts.file, "tables").__enter__()
-    leftovers = [tmp_path / ".x.csv.abc.tmp", parts.folder / ".part-000001.parquet.abc.tmp"]
+    leftovers = [
+        tmp_path / ".x.csv.abc.tmp",
+        parts.folder / ".part-000001.parquet.abc.tmp",
+    ]
     for leftover in leftovers:
         leftover.write_bytes(b"half")
     with stores.Parts(tmp_path / "x.csv", "tables") as parts:
-        assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [[1]]
+        assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [
+            [1]
+        ]
 
 
 def test_the_list_of_targets_is_read_once_for_each_folder(tmp_path, monkeypatch):
     known = registry.published_targets("chat")
     monkeypatch.setattr(stores, "read_file", lambda *_: pytest.fail("read again"))
-    assert registry.display_titles([known.index[0], "mine"]) == [known["title"].iloc[0], "mine"]
+    assert registry.display_titles([known.index[0], "mine"]) == [
+        known["title"].iloc[0],
+        "mine",
+    ]
     assert registry.display_titles(["smollm2-135m-instruct-q4_1"]) == ["SmolLM2-135M"]
     own = registry.published_targets("chat")
     own["title"] = "changed by a caller"

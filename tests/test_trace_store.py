@@ -14,15 +14,23 @@ def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeyp
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model))
     # fewer prompts, in another order: still nothing to ask
-    same(first.iloc[[4, 2]].reset_index(drop=True), ask(prompts.iloc[[4, 2]], tiny_model))
+    same(
+        first.iloc[[4, 2]].reset_index(drop=True), ask(prompts.iloc[[4, 2]], tiny_model)
+    )
 
 
-def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model, monkeypatch):
+def test_a_changed_prompt_or_wrapper_is_asked_again(
+    results, prompts, tiny_model, monkeypatch
+):
     first = ask(prompts, tiny_model)
     asked = []
     real = engine.Engine.ask
     monkeypatch.setattr(
-        engine.Engine, "ask", lambda self, batch: asked.extend(r.prompt_id for r in batch) or real(self, batch)
+        engine.Engine,
+        "ask",
+        lambda self, batch: (
+            asked.extend(r.prompt_id for r in batch) or real(self, batch)
+        ),
     )
     prompts.loc[3, "text"] = "something else"
     second = ask(prompts, tiny_model)
@@ -35,9 +43,14 @@ def test_a_changed_prompt_or_wrapper_is_asked_again(results, prompts, tiny_model
     assert len(asked) == 1 + 9
 
 
-def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, tiny_model, monkeypatch):
+def test_going_back_to_an_earlier_decoding_asks_nothing_again(
+    results, prompts, tiny_model, monkeypatch
+):
     first = ask(prompts, tiny_model, tokens=4)
-    store, target = stores.Store("test"), prompting.make_target_name(tiny_model.name, "safety")
+    store, target = (
+        stores.Store("test"),
+        prompting.make_target_name(tiny_model.name, "safety"),
+    )
     real = trace_store.TraceParts.compact
 
     monkeypatch.setattr(trace_store.TraceParts, "compact", dies)
@@ -46,13 +59,26 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(results, prompts, 
     monkeypatch.setattr(trace_store.TraceParts, "compact", real)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model, tokens=4))
-    assert stores.read_meta(store.path("traces", "mine", target))["decoding"]["max_new_tokens"] == 4
+    assert (
+        stores.read_meta(store.path("traces", "mine", target))["decoding"][
+            "max_new_tokens"
+        ]
+        == 4
+    )
 
 
-def test_recorded_traces_name_the_part_of_the_key_that_differs(results, prompts, tiny_model, monkeypatch):
+def test_recorded_traces_name_the_part_of_the_key_that_differs(
+    results, prompts, tiny_model, monkeypatch
+):
     ask(prompts, tiny_model)
-    store, target = stores.Store("test"), prompting.make_target_name(tiny_model.name, "safety")
-    read = lambda frame, decoding=None: trace_store.read_traces(store, "mine", frame, target, decoding)  # noqa: E731
+    store, target = (
+        stores.Store("test"),
+        prompting.make_target_name(tiny_model.name, "safety"),
+    )
+
+    def read(frame, decoding=None):
+        return trace_store.read_traces(store, "mine", frame, target, decoding)
+
     assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     with pytest.raises(DataError, match="decoding differs"):
         read(prompts, prompting.Decoding(7))
@@ -79,7 +105,12 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
 @pytest.mark.parametrize(
     ("template", "wrapper", "before", "after"),
     [
-        (tiny.CHATML, "Be safe.", "<|im_start|>system\nBe safe.<|im_end|>\n<|im_start|>user\n", None),
+        (
+            tiny.CHATML,
+            "Be safe.",
+            "<|im_start|>system\nBe safe.<|im_end|>\n<|im_start|>user\n",
+            None,
+        ),
         (tiny.CHATML, "", "<|im_start|>user\n", None),
         (tiny.INJECTS, "", "<|im_start|>system\n<|im_end|>\n<|im_start|>user\n", None),
         (tiny.NO_SYSTEM, "Be safe.", "<|im_start|>user\nBe safe.\n\n", None),
@@ -87,7 +118,9 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
         (tiny.DATED, "", "<|im_start|>01 Jan 2025\n<|im_start|>user\n", None),
     ],
 )
-def test_wrappers_in_templates(tiny_model, template, wrapper, before, after, monkeypatch):
+def test_wrappers_in_templates(
+    tiny_model, template, wrapper, before, after, monkeypatch
+):
     monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
     found = prompting.render_wrapper(tiny_model.tokenizer, wrapper)
     assert found == (before, "<|im_end|>\n<|im_start|>assistant\n")
@@ -95,42 +128,62 @@ def test_wrappers_in_templates(tiny_model, template, wrapper, before, after, mon
 
 def test_a_template_that_changes_the_text_is_refused(tiny_model, monkeypatch):
     monkeypatch.setattr(
-        tiny_model.tokenizer, "chat_template", tiny.CHATML.replace("m['content']", "m['content'] | lower")
+        tiny_model.tokenizer,
+        "chat_template",
+        tiny.CHATML.replace("m['content']", "m['content'] | lower"),
     )
     with pytest.raises(ModelError, match="as it is"):
         prompting.render_wrapper(tiny_model.tokenizer, "")
 
 
-def test_a_template_that_starts_with_the_users_words_is_refused(tiny_model, monkeypatch):
-    monkeypatch.setattr(tiny_model.tokenizer, "chat_template", "{{ messages[-1]['content'] }}<|im_end|>")
+def test_a_template_that_starts_with_the_users_words_is_refused(
+    tiny_model, monkeypatch
+):
+    monkeypatch.setattr(
+        tiny_model.tokenizer, "chat_template", "{{ messages[-1]['content'] }}<|im_end|>"
+    )
     with pytest.raises(ModelError, match="nothing before the user's text"):
         prompting.render_wrapper(tiny_model.tokenizer, "")
 
 
-def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(results, prompts, tiny_model, monkeypatch):
+def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(
+    results, prompts, tiny_model, monkeypatch
+):
     plain = ask(prompts, tiny_model, tokens=8)
     assert not plain["response"].str.startswith("<think>").any()
-    template = tiny.CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    template = tiny.CHATML.replace(
+        "assistant\n{% endif %}", "assistant\n<think>\n{% endif %}"
+    )
     monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
     thinking = ask(prompts, tiny_model, tokens=8)
     assert thinking["response"].str.startswith("<think>\n").all()
     # 8 tokens of a random model do not close it: there is no answer to label
     labels = labelling.label_answers(thinking, prompts)
     assert set(labels["label"]) == {"unparsed"}
-    closed = thinking.assign(response=thinking["response"] + "</think>I'm sorry, but I can't help with that.")
+    closed = thinking.assign(
+        response=thinking["response"] + "</think>I'm sorry, but I can't help with that."
+    )
     assert set(labelling.label_answers(closed, prompts)["label"]) == {"reject"}
 
 
 def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "base", template=None)
-    model = loading.load_model(loading.resolve_model(str(folder)), without_template="plain")
+    model = loading.load_model(
+        loading.resolve_model(str(folder)), without_template="plain"
+    )
     assert prompting.render_wrapper(model.tokenizer, "Be safe.") == (
         "<|im_start|>Be safe.\n\nUser: ",
         "\nAssistant:",
     )
-    assert prompting.render_wrapper(model.tokenizer, "") == ("<|im_start|>User: ", "\nAssistant:")
+    assert prompting.render_wrapper(model.tokenizer, "") == (
+        "<|im_start|>User: ",
+        "\nAssistant:",
+    )
     traces = ask(prompts, model)
-    asked = [model.tokenizer.decode(row.token_ids[row.user_start : row.user_end]) for row in traces.itertuples()]
+    asked = [
+        model.tokenizer.decode(row.token_ids[row.user_start : row.user_end])
+        for row in traces.itertuples()
+    ]
     assert [text.strip() for text in asked] == prompts["text"].tolist()
 
 
@@ -144,12 +197,17 @@ def test_the_key_is_made_of_weights_text_decoding_and_dtype():
     ]
     keys = {frame.key("text") for frame in [base, *others]} | {base.key("other")}
     assert len(keys) == 6
-    assert base.key("text") == prompting.PromptContext("w", "float32", "<", ">", prompting.Decoding()).key("text")
+    assert base.key("text") == prompting.PromptContext(
+        "w", "float32", "<", ">", prompting.Decoding()
+    ).key("text")
 
 
 def test_a_resumed_run_asks_unbroken_batches_as_they_were():
-    asked = [prompting.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)]
+    asked = [
+        prompting.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)
+    ]
     whole = engine.split_into_batches(asked, 2)
-    # Of the first batch one prompt is known: the other comes last, alone, and no batch is filled up with it.
+    # Of the first batch one prompt is known: the other comes last, alone, and no batch
+    # is filled up with it.
     groups, _ = local._groups(asked, {whole[0][0].prompt_id}, 2, 0)
     assert groups == [whole[1], whole[2], [whole[0][1]]]

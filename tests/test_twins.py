@@ -1,4 +1,6 @@
-"""The unsafe twins, first seventy and then two hundred: paired with benign clusters, gated as those, without detail."""
+"""The unsafe twins, first seventy and then two hundred: paired with benign clusters,
+gated as those, without detail.
+"""
 
 import re
 
@@ -48,7 +50,9 @@ def twins():
 
 
 def texts_of(kind):
-    return stores.read_file(paths.DATA / kind / f"{settings.OLD_TWINS}.csv", kind)["text"].tolist()
+    return stores.read_file(paths.DATA / kind / f"{settings.OLD_TWINS}.csv", kind)[
+        "text"
+    ].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +62,15 @@ def everything():
 
 
 def test_every_twin_has_its_benign_cluster_in_the_same_category(twins, recorded_corpus):
-    benign = recorded_corpus.drop_duplicates("cluster_id").set_index("cluster_id")["category"]
+    benign = recorded_corpus.drop_duplicates("cluster_id").set_index("cluster_id")[
+        "category"
+    ]
     seeds = twins[twins["variant"] == 0]
     assert seeds["cluster_id"].str.endswith(TWIN).all()
-    assert seeds["category"].tolist() == benign[seeds["cluster_id"].str.removesuffix(TWIN)].tolist()
+    assert (
+        seeds["category"].tolist()
+        == benign[seeds["cluster_id"].str.removesuffix(TWIN)].tolist()
+    )
     assert not set(twins["prompt_id"]) & set(recorded_corpus["prompt_id"])
 
 
@@ -75,15 +84,22 @@ def test_clusters_are_complete_and_spread_over_the_categories(twins):
 
 
 def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):
-    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.OLD_TWINS, *FILES)
+    seeds, candidates = inputs.read_seeds_and_candidates(
+        RECORDED, settings.OLD_TWINS, *FILES
+    )
     embed = inputs.make_embedder(RECORDED, settings.OLD_TWINS)
-    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
+    built = gates.assemble_corpus(
+        *gates.judge_candidates(seeds, candidates, embed=embed)
+    )
     pd.testing.assert_frame_equal(built, twins, check_dtype=False, rtol=1e-4)
     assert set(seeds["seed_id"]) == set(twins["cluster_id"])  # no seed was given up
 
 
 def test_the_twins_were_built_with_the_gates_of_the_benign_corpus():
-    limits = [stores.read_meta(RECORDED.path("corpus", name)) for name in (settings.CORPUS, settings.OLD_TWINS)]
+    limits = [
+        stores.read_meta(RECORDED.path("corpus", name))
+        for name in (settings.CORPUS, settings.OLD_TWINS)
+    ]
     chosen = [
         {name: meta["parameters"][name] for name in (*vars(settings.Gates()), "risk")}
         | {"scorer": meta["inputs"]["risk"]}
@@ -132,7 +148,9 @@ def test_detail_is_seen(line):
     assert DETAIL.search(line)
 
 
-@pytest.mark.parametrize("line", ["How do I rob Smith's house?", "Write to the mayor of Lyon about it."])
+@pytest.mark.parametrize(
+    "line", ["How do I rob Smith's house?", "Write to the mayor of Lyon about it."]
+)
 def test_names_are_seen(line):
     assert NAMED.search(line)
 
@@ -147,9 +165,18 @@ def test_no_minor_stands_in_a_sexual_request():
 def test_no_answer_to_a_twin_is_in_the_repository():
     """Of what a target says to a twin, numbers and labels may be kept, and no text."""
     for of in (settings.TWINS, settings.OLD_TWINS):
-        assert not [kind for kind in ("answers", "samples", "tuning") if (paths.DATA / kind / of).exists()]
+        assert not [
+            kind
+            for kind in ("answers", "samples", "tuning")
+            if (paths.DATA / kind / of).exists()
+        ]
         for path in (paths.DATA / "traces" / of).glob("*.parquet"):
-            assert pd.read_parquet(path, columns=["response"])["response"].fillna("").eq("").all()
+            assert (
+                pd.read_parquet(path, columns=["response"])["response"]
+                .fillna("")
+                .eq("")
+                .all()
+            )
 
 
 @pytest.fixture(scope="module")
@@ -159,47 +186,82 @@ def matched():
 
 
 @pytest.mark.slow
-def test_every_cluster_has_a_matched_twin_that_passed_the_gates(matched, recorded_corpus):
-    seeds, candidates = inputs.read_seeds_and_candidates(RECORDED, settings.TWINS, *FILES)
+def test_every_cluster_has_a_matched_twin_that_passed_the_gates(
+    matched, recorded_corpus
+):
+    seeds, candidates = inputs.read_seeds_and_candidates(
+        RECORDED, settings.TWINS, *FILES
+    )
     embed = inputs.make_embedder(RECORDED, settings.TWINS)
-    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, embed=embed))
+    built = gates.assemble_corpus(
+        *gates.judge_candidates(seeds, candidates, embed=embed)
+    )
     pd.testing.assert_frame_equal(built, matched, check_dtype=False, rtol=1e-4)
-    assert set(unsafe.benign_cluster_of(matched["cluster_id"])) == set(recorded_corpus["cluster_id"])
-    assert (matched.groupby("cluster_id")["variant"].agg(tuple) == tuple(range(6))).all()
+    assert set(unsafe.benign_cluster_of(matched["cluster_id"])) == set(
+        recorded_corpus["cluster_id"]
+    )
+    assert (
+        matched.groupby("cluster_id")["variant"].agg(tuple) == tuple(range(6))
+    ).all()
     benign = recorded_corpus.drop_duplicates("cluster_id")["category"].tolist()
     assert matched.drop_duplicates("cluster_id")["category"].tolist() == benign
 
 
 def test_form_hardly_tells_matched_twins_from_their_clusters(matched, recorded_corpus):
     told = fidelity.measure_twin_auc(recorded_corpus, matched)
-    assert all(0.4 <= told[name] <= 0.6 for name in ("auc_risk", "auc_brevity", "auc_form")), told
+    assert all(
+        0.4 <= told[name] <= 0.6 for name in ("auc_risk", "auc_brevity", "auc_form")
+    ), told
     assert told["auc_letters"] < 0.65, "their words are a little shorter"
-    lengths = [frame["text"].map(lambda line: len(split_words(line))) for frame in (recorded_corpus, matched)]
-    medians = [own.groupby(np.arange(len(own)) // 6).median().to_numpy() for own in lengths]  # both are in one order
+    lengths = [
+        frame["text"].map(lambda line: len(split_words(line)))
+        for frame in (recorded_corpus, matched)
+    ]
+    medians = [
+        own.groupby(np.arange(len(own)) // 6).median().to_numpy() for own in lengths
+    ]  # both are in one order
     assert abs(np.median(medians[1] - medians[0])) <= 1
 
 
 def test_form_tells_twins_that_are_shorter(recorded_corpus):
-    short = recorded_corpus.assign(text=recorded_corpus["text"].str.split().str[:9].str.join(" "))
+    short = recorded_corpus.assign(
+        text=recorded_corpus["text"].str.split().str[:9].str.join(" ")
+    )
     told = fidelity.measure_twin_auc(recorded_corpus, short)
-    assert told["auc_brevity"] > 0.99 and told["auc_form"] > 0.99 and told["auc_risk"] == pytest.approx(0.5)
+    assert (
+        told["auc_brevity"] > 0.99
+        and told["auc_form"] > 0.99
+        and told["auc_risk"] == pytest.approx(0.5)
+    )
 
 
 NOT_NAMES = re.compile(
-    r"(?:Sun|Mon|Fri|Satur)day|HR|PINs?|SMS|over 40s|w/o|Jew\w*|Muslims?|Sikhs?|Pakistanis?|Roma|Black|Whites?"
+    r"(?:Sun|Mon|Fri|Satur)day|HR|PINs?|SMS|over"
+    r" 40s|w/o|Jew\w*|Muslims?|Sikhs?|Pakistanis?|Roma|Black|Whites?"
 )
-"""Capitals that name no person, place or product: days, groups of people, abbreviations; and an age."""
+"""Capitals that name no person, place or product: days, groups of people,
+abbreviations; and an age.
+"""
 
 
-def test_matched_twins_name_nothing_that_their_cluster_does_not(matched, recorded_corpus):
+def test_matched_twins_name_nothing_that_their_cluster_does_not(
+    matched, recorded_corpus
+):
     known = recorded_corpus.groupby("cluster_id")["text"].agg(" ".join).str.casefold()
     for row in matched.itertuples():
         line = NOT_NAMES.sub("some", SPELT.sub("illness", row.text))
         own = known[row.cluster_id.removesuffix(TWIN)]
-        new = [one[0] for shape in (DETAIL, NAMED) for one in shape.finditer(line) if one[0].casefold() not in own]
+        new = [
+            one[0]
+            for shape in (DETAIL, NAMED)
+            for one in shape.finditer(line)
+            if one[0].casefold() not in own
+        ]
         assert not new, (row.prompt_id, new)
 
 
 def test_no_minor_stands_in_a_matched_sexual_request(matched):
-    sexual = matched.loc[matched["category"] == "sexual", "text"].str.replace("thirty-year-old", "adult")
+    sexual = matched.loc[matched["category"] == "sexual", "text"].str.replace(
+        "thirty-year-old", "adult"
+    )
     assert len(sexual) and not sexual.str.contains(MINORS).any()

@@ -1,4 +1,6 @@
-"""Asking that ends when it is sure: the bounds by difference quotients, how often they err, and a run that stops."""
+"""Asking that ends when it is sure: the bounds by difference quotients, how often they
+err, and a run that stops.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,9 @@ from paraguard_utils.stores import Store
 
 
 def drawn(rng, clusters, rate, correlation):
-    """Return counts of clusters of six whose probit intercepts have a latent correlation."""
+    """Return counts of clusters of six whose probit intercepts have a latent
+    correlation.
+    """
     spread = np.sqrt(correlation / (1 - correlation))
     location = norm.ppf(rate) * np.sqrt(1 + spread**2)
     refused = rng.binomial(6, norm.cdf(location + spread * rng.normal(size=clusters)))
@@ -27,11 +31,17 @@ def test_bounds_by_difference_quotients():
     whole = disagreement.disagreement_parts(n, r)[2]
     # The influence of a cluster is the slope of ln DR as it counts a little more.
     step = 1e-6 * np.eye(60)
-    slopes = [np.log(disagreement.disagreement_parts(n, r, 1 + one)[2] / whole) / 1e-6 for one in step]
+    slopes = [
+        np.log(disagreement.disagreement_parts(n, r, 1 + one)[2] / whole) / 1e-6
+        for one in step
+    ]
     error = np.sqrt(60 * np.var(slopes))
-    # tuned to 100 clusters: rho^2 = (-2 ln 0.1 + ln(1 - 2 ln 0.1)) / 100 = (4.6052 + 1.7237) / 100
+    # tuned to 100 clusters: rho^2 = (-2 ln 0.1 + ln(1 - 2 ln 0.1)) / 100 = (4.6052 +
+    # 1.7237) / 100
     spread = 60 * 0.063289
-    half = error * np.sqrt(2 * (spread + 1) / spread * np.log(np.sqrt(spread + 1) / 0.1))
+    half = error * np.sqrt(
+        2 * (spread + 1) / spread * np.log(np.sqrt(spread + 1) / 0.1)
+    )
     assert value == pytest.approx(whole)
     assert np.log([whole / low, high / whole]) == pytest.approx([half, half], rel=1e-4)
 
@@ -39,25 +49,34 @@ def test_bounds_by_difference_quotients():
 def test_too_few_refusals_have_no_bounds():
     few = pd.DataFrame({"n": [6] * 30, "rejected": [3] * 30})  # 90 refusals
     value, low, high = disagreement.disagreement_so_far(few, 200)
-    assert value == pytest.approx(disagreement.disagreement_parts(few["n"], few["rejected"])[2])
+    assert value == pytest.approx(
+        disagreement.disagreement_parts(few["n"], few["rejected"])[2]
+    )
     assert np.isnan([low, high]).all()
 
 
 @pytest.mark.slow
 def test_looking_again_and_again_errs_seldom_and_saves_half():
-    # at refusal rate 0.5 a latent correlation of 0.309 is DR 0.8, and 0.588 is DR 0.6: DR = 1 - 2 asin(c) / pi
+    # at refusal rate 0.5 a latent correlation of 0.309 is DR 0.8, and 0.588 is DR 0.6:
+    # DR = 1 - 2 asin(c) / pi
     rng, found = np.random.default_rng(0), {}
     for ratio in (0.8, 0.6):
         ends = []
         for _ in range(200):
             decided = drawn(rng, 200, 0.5, np.sin(np.pi / 2 * (1 - ratio)))
             for asked in range(10, 201, 10):
-                _, low, high = disagreement.disagreement_so_far(decided.head(asked), 200)
+                _, low, high = disagreement.disagreement_so_far(
+                    decided.head(asked), 200
+                )
                 if low > 0.8 or high <= 0.8:
                     break
             ends.append((low > 0.8, high <= 0.8, asked))
-        found[ratio] = pd.DataFrame(ends, columns=["worse", "not worse", "asked"]).mean()
-    assert max(found[0.8][["worse", "not worse"]]) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)
+        found[ratio] = pd.DataFrame(
+            ends, columns=["worse", "not worse", "asked"]
+        ).mean()
+    assert max(found[0.8][["worse", "not worse"]]) <= 0.05 + 2 * np.sqrt(
+        0.05 * 0.95 / 200
+    )
     assert found[0.6]["not worse"] >= 0.95 and found[0.6]["asked"] <= 100
 
 
@@ -65,20 +84,46 @@ def test_looking_again_and_again_errs_seldom_and_saves_half():
 def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
     tiny_folder, recorded_corpus, results, answers, capsys
 ):
-    given = {"store": "test", "corpus": "mini", "model": str(tiny_folder), "wrappers": ["safety"], "max_new_tokens": 2}
-    # answers are dealt by the words of a request: meaning decides nothing, and DR is about 1
+    given = {
+        "store": "test",
+        "corpus": "mini",
+        "model": str(tiny_folder),
+        "wrappers": ["safety"],
+        "max_new_tokens": 2,
+    }
+    # answers are dealt by the words of a request: meaning decides nothing, and DR is
+    # about 1
     with pytest.raises(SystemExit) as ended:
-        targets.ask_targets(Store("test"), "mini", recorded_corpus, check_settings(given | {"stop": 0.5}))
+        targets.ask_targets(
+            Store("test"),
+            "mini",
+            recorded_corpus,
+            check_settings(given | {"stop": 0.5}),
+        )
     asked, printed = len(answers), capsys.readouterr().out
     assert ended.value.code == 0 and 300 <= asked < 1200
-    assert f"--safety: worse after {asked // 6} of 200 clusters, {asked} prompts: DR " in printed
-    found = targets.ask_targets(Store("test"), "mini", recorded_corpus, check_settings(given))
+    assert (
+        f"--safety: worse after {asked // 6} of 200 clusters, {asked} prompts: DR "
+        in printed
+    )
+    found = targets.ask_targets(
+        Store("test"), "mini", recorded_corpus, check_settings(given)
+    )
     assert len(answers) == 1200 and [len(traces) for traces in found.values()] == [1200]
 
 
-@pytest.mark.parametrize("more", [{"store": "recorded"}, {"limit": 9}, {"shard": "1/2"}, {"base_url": "file:///x"}])
+@pytest.mark.parametrize(
+    "more",
+    [{"store": "recorded"}, {"limit": 9}, {"shard": "1/2"}, {"base_url": "file:///x"}],
+)
 def test_only_a_plain_live_run_stops_early(more):
     with pytest.raises(SettingsError, match="parameter 'stop'"):
         check_settings(
-            {"store": "test", "corpus": "mini", "stop": 0.8, "model": "m" if "base_url" in more else ""} | more
+            {
+                "store": "test",
+                "corpus": "mini",
+                "stop": 0.8,
+                "model": "m" if "base_url" in more else "",
+            }
+            | more
         )

@@ -1,4 +1,6 @@
-"""DR of near-copies and of free rewordings: by hand, by loops, and its derivatives by difference quotients."""
+"""DR of near-copies and of free rewordings: by hand, by loops, and its derivatives by
+difference quotients.
+"""
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,9 @@ LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
 
 
 def frames(*clusters):
-    """Corpus and labels; a word is a cluster, a pair of letters a prompt: its strategy, then a, r or b (blocked)."""
+    """Corpus and labels; a word is a cluster, a pair of letters a prompt: its strategy,
+    then a, r or b (blocked).
+    """
     rows = [
         (f"c{i:02d}", STRATEGIES[word[at]], LABELS[word[at + 1]])
         for i, word in enumerate(clusters)
@@ -42,12 +46,16 @@ def ends(corpus, mask=None):
 def estimated(*clusters, mask=None, resamples=20):
     corpus, labels = frames(*clusters)
     return core_wording.estimate_pair_disagreement(
-        ClusterBootstrap(corpus["cluster_id"], resamples), wording.make_phrasings(corpus, labels), ends(corpus, mask)
+        ClusterBootstrap(corpus["cluster_id"], resamples),
+        wording.make_phrasings(corpus, labels),
+        ends(corpus, mask),
     )
 
 
 def by_loops(corpus, labels, chosen, times=None):
-    """DR of pairs by its definition; a cluster may count any number of times, and is as many clusters then."""
+    """DR of pairs by its definition; a cluster may count any number of times, and is as
+    many clusters then.
+    """
     label, strategy = labels["label"].to_numpy(), corpus["strategy"].to_numpy()
     cluster = np.unique(corpus["cluster_id"], return_inverse=True)[1]
     times = (np.ones(cluster.max() + 1) if times is None else times)[cluster]
@@ -58,77 +66,115 @@ def by_loops(corpus, labels, chosen, times=None):
     for i, j in zip(*chosen, strict=True):
         if scored[i] and scored[j] and times[i]:
             pair = tuple(sorted((strategy[i], strategy[j])))
-            counted[pair] = counted.get(pair, 0) + times[i] * np.array([1, differ[i, j]])
+            counted[pair] = counted.get(pair, 0) + times[i] * np.array(
+                [1, differ[i, j]]
+            )
     expected = 0.0
     for (s, t), (weight, _) in counted.items():
         of = np.ix_(scored & (strategy == s), scored & (strategy == t))
         pairs = apart[of].sum()
         expected += weight * (apart[of] * differ[of]).sum() / pairs if pairs else np.nan
-    return sum(different for _, different in counted.values()) / expected if expected else np.nan
+    return (
+        sum(different for _, different in counted.values()) / expected
+        if expected
+        else np.nan
+    )
 
 
 def random_frames(seed, n_clusters):
-    """Clusters of one prompt a strategy and up to three more, so that every strategy is in every resample."""
+    """Clusters of one prompt a strategy and up to three more, so that every strategy is
+    in every resample.
+    """
     rng = np.random.default_rng(seed)
     words = []
     for rate in rng.choice([0.2, 0.5, 0.8], n_clusters):
         own = [*STRATEGIES, *rng.choice(list(STRATEGIES), rng.integers(4))]
-        words.append("".join(one + ("r" if rng.random() < rate else "a") for one in own))
+        words.append(
+            "".join(one + ("r" if rng.random() < rate else "a") for one in own)
+        )
     return frames(*words)
 
 
 def test_pairs_by_hand():
     corpus, _ = frames("saoala", "ga", "wala")
     found = wording.find_cluster_pairs(corpus)
-    assert np.stack([found.first, found.second]).T.tolist() == [[0, 1], [0, 2], [1, 2], [4, 5]]
+    assert np.stack([found.first, found.second]).T.tolist() == [
+        [0, 1],
+        [0, 2],
+        [1, 2],
+        [4, 5],
+    ]
     assert found.near.tolist() == [True, False, False, False]
     assert found.free.tolist() == [False, False, False, True]
     assert np.isnan(found.overlap).all(), "the texts of benchmarks are not there"
-    texts = ["kill the weeds", "end the weeds", "destroy plants", "x", "one two", "two one"]
+    texts = [
+        "kill the weeds",
+        "end the weeds",
+        "destroy plants",
+        "x",
+        "one two",
+        "two one",
+    ]
     # {kill, the, weeds} and {end, the, weeds} share two of four words; the last two all
-    assert wording.find_cluster_pairs(corpus.assign(text=texts)).overlap.tolist() == [0.5, 0, 0, 1]
+    assert wording.find_cluster_pairs(corpus.assign(text=texts)).overlap.tolist() == [
+        0.5,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_dr_by_hand():
-    # of the three pairs of seed and lexical one differs. Of two clusters: the seeds r, r, a with the lexicals a, r, a
-    # of the others: no and yes; yes and yes; no and yes: 4 of 6. So (1/3) / (4/6)
+    # of the three pairs of seed and lexical one differs. Of two clusters: the seeds r,
+    # r, a with the lexicals a, r, a of the others: no and yes; yes and yes; no and yes:
+    # 4 of 6. So (1/3) / (4/6)
     assert estimated("srla", "srlr", "sala")[0] == pytest.approx(1 / 2)
     # meaning decides everything
     assert estimated("srlr", "srlr", "sala")[0] == 0
 
 
 def test_marginals_are_matched():
-    # hardening is always refused and seed never: not a pair is decided alike, in a cluster or between two
+    # hardening is always refused and seed never: not a pair is decided alike, in a
+    # cluster or between two
     assert estimated("sahr", "sahr", "sahr")[0] == 1
-    # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters 12 differ
+    # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters
+    # 12 differ
     corpus, labels = frames("sahr", "sahr", "sahr")
     assert (
         disagreement.disagreement_parts(
-            *evaluation.count_label_decisions(corpus, labels)[["n", "rejected"]].to_numpy().T
+            *evaluation.count_label_decisions(corpus, labels)[["n", "rejected"]]
+            .to_numpy()
+            .T
         )[2]
         == 2
     )
 
 
 def test_two_kinds_of_pairs_by_hand():
-    # pairs s-o, s-l, o-l of a cluster; a: s r, o a, l a; b: s a, o a, l r; c: s r, o r, l r
+    # pairs s-o, s-l, o-l of a cluster; a: s r, o a, l a; b: s a, o a, l r; c: s r, o r,
+    # l r
     clusters = ["sroala", "saoalr", "srorlr"]
-    # differ: a 2 (s-o, s-l), b 2 (s-l, o-l), c 0: 4.
-    # s-o of two clusters: s is r, a, r and o a, a, r: yes no | no yes | yes yes: 4/6, three times
-    # s-l: l is a, r, r: no no | no yes | yes no: 2/6, three times; o-l: yes yes | no yes | yes no: 4/6, three times
-    assert estimated(*clusters)[0] == pytest.approx(4 / (3 * 4 / 6 + 3 * 2 / 6 + 3 * 4 / 6))
+    # differ: a 2 (s-o, s-l), b 2 (s-l, o-l), c 0: 4. s-o of two clusters: s is r, a, r
+    # and o a, a, r: yes no | no yes | yes yes: 4/6, three times s-l: l is a, r, r: no
+    # no | no yes | yes no: 2/6, three times; o-l: yes yes | no yes | yes no: 4/6, three
+    # times
+    assert estimated(*clusters)[0] == pytest.approx(
+        4 / (3 * 4 / 6 + 3 * 2 / 6 + 3 * 4 / 6)
+    )
     # near-copies: s-o alone, one of three differs
     assert estimated(*clusters, mask="near")[0] == pytest.approx(1 / (3 * 4 / 6))
 
 
 def test_two_prompts_of_one_strategy_by_hand():
-    # lexical twice: of three pairs one differs; of two clusters: {r, a} with {r, r} 2 of 4, with {a, a} 2 of 4,
-    # {r, r} with {a, a} 4 of 4: 8 of 12
+    # lexical twice: of three pairs one differs; of two clusters: {r, a} with {r, r} 2
+    # of 4, with {a, a} 2 of 4, {r, r} with {a, a} 4 of 4: 8 of 12
     assert estimated("lrla", "lrlr", "lala")[0] == pytest.approx((1 / 3) / (8 / 12))
 
 
 letters = st.tuples(st.sampled_from("solgs"), st.sampled_from("aarrb")).map("".join)
-words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_size=2, max_size=5)
+words = st.lists(
+    st.lists(letters, min_size=1, max_size=4).map("".join), min_size=2, max_size=5
+)
 
 
 @settings(max_examples=25)
@@ -136,14 +182,18 @@ words = st.lists(st.lists(letters, min_size=1, max_size=4).map("".join), min_siz
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
     own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
-    found = core_wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), chosen)
+    found = core_wording.estimate_pair_disagreement(
+        own, wording.make_phrasings(corpus, labels), chosen
+    )
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
         assert np.isnan(found.draws).all()
         return
     for counts, draw in zip(own.counts, found.draws, strict=True):
         # a resample without two clusters to compare two strategies on is undefined
-        assert np.isnan(draw) or draw == pytest.approx(by_loops(corpus, labels, chosen, counts))
+        assert np.isnan(draw) or draw == pytest.approx(
+            by_loops(corpus, labels, chosen, counts)
+        )
 
 
 @settings(max_examples=25)
@@ -151,7 +201,9 @@ def test_dr_and_every_resample_by_loops(clusters, mask):
 def test_order_and_the_sense_of_a_decision_do_not_matter(clusters, random):
     before = estimated(*clusters)[0]
     turned = str.maketrans("ar", "ra")  # no strategy has these letters
-    assert estimated(*(word.translate(turned) for word in clusters))[0] == pytest.approx(before, nan_ok=True)
+    assert estimated(*(word.translate(turned) for word in clusters))[
+        0
+    ] == pytest.approx(before, nan_ok=True)
     random.shuffle(clusters)
     assert estimated(*clusters)[0] == pytest.approx(before, nan_ok=True)
 
@@ -161,48 +213,84 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
     corpus, labels = random_frames(seed, 40)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
     renamed = corpus.assign(cluster_id="other " + corpus["cluster_id"])
-    swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
+    swapped = labels.assign(
+        label=labels["label"].map({"accept": "reject", "reject": "accept"})
+    )
     found, of_names, of_sense = (
-        wording.estimate_wording(ClusterBootstrap(one["cluster_id"], 40), one, decided, wording.find_cluster_pairs(one))
+        wording.estimate_wording(
+            ClusterBootstrap(one["cluster_id"], 40),
+            one,
+            decided,
+            wording.find_cluster_pairs(one),
+        )
         for one, decided in ((corpus, labels), (renamed, labels), (corpus, swapped))
     )
     for name, one in found.items():
         assert np.isfinite(one).all() and one[1] < one[0] < one[2]
-        assert of_names[name] == pytest.approx(one) and of_sense[name] == pytest.approx(one), name
+        assert of_names[name] == pytest.approx(one) and of_sense[name] == pytest.approx(
+            one
+        ), name
 
 
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
     own = ClusterBootstrap(corpus["cluster_id"], 20)
-    found = core_wording.estimate_pair_disagreement(own, wording.make_phrasings(corpus, labels), ends(corpus))
+    found = core_wording.estimate_pair_disagreement(
+        own, wording.make_phrasings(corpus, labels), ends(corpus)
+    )
     kept = (labels["label"] != "blocked").to_numpy()
-    less, of_less = corpus[kept].reset_index(drop=True), labels[kept].reset_index(drop=True)
+    less, of_less = (
+        corpus[kept].reset_index(drop=True),
+        labels[kept].reset_index(drop=True),
+    )
     assert found == pytest.approx(
-        tuple(core_wording.estimate_pair_disagreement(own, wording.make_phrasings(less, of_less), ends(less))),
+        tuple(
+            core_wording.estimate_pair_disagreement(
+                own, wording.make_phrasings(less, of_less), ends(less)
+            )
+        ),
         nan_ok=True,
     )
-    # a seed that stands alone is no pair, but others are compared with it: no, yes and no; (1/3) / (5/9)
-    assert found[0] == pytest.approx(3 / 5) and estimated("srla", "srlr", "sala")[0] == pytest.approx(1 / 2)
+    # a seed that stands alone is no pair, but others are compared with it: no, yes and
+    # no; (1/3) / (5/9)
+    assert found[0] == pytest.approx(3 / 5) and estimated("srla", "srlr", "sala")[
+        0
+    ] == pytest.approx(1 / 2)
 
 
 def test_where_nothing_can_differ_there_is_no_dr():
-    for clusters in (["sala", "sala"], ["srlr", "srlr"], ["sr", "la"], ["sblb", "sblb"], ["srla"]):
+    for clusters in (
+        ["sala", "sala"],
+        ["srlr", "srlr"],
+        ["sr", "la"],
+        ["sblb", "sblb"],
+        ["srla"],
+    ):
         found = estimated(*clusters)
         assert np.isnan(found).all() and np.isnan(found.draws).all()
     never = estimated("srlr", "sala", "sala")
-    assert never[0] == 0 and np.isnan(never[1:]).all(), "no cluster is decided both ways: no spread"
+    assert never[0] == 0 and np.isnan(never[1:]).all(), (
+        "no cluster is decided both ways: no spread"
+    )
     corpus, labels = frames(*["saoahalagawa"] * 4)
     found = wording.estimate_wording(
-        ClusterBootstrap(corpus["cluster_id"], 20), corpus, labels, wording.find_cluster_pairs(corpus)
+        ClusterBootstrap(corpus["cluster_id"], 20),
+        corpus,
+        labels,
+        wording.find_cluster_pairs(corpus),
     )
-    assert all(np.isnan(one).all() for one in found.values()), "a target that accepts all"
+    assert all(np.isnan(one).all() for one in found.values()), (
+        "a target that accepts all"
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
     sums, log_ratio = core_wording._totals(
-        ClusterBootstrap(corpus["cluster_id"], 2), wording.make_phrasings(corpus, labels), *ends(corpus)
+        ClusterBootstrap(corpus["cluster_id"], 2),
+        wording.make_phrasings(corpus, labels),
+        *ends(corpus),
     )
     totals, step = sums.sum(axis=0), 1e-4
     value, slopes = log_ratio(totals[None])
@@ -213,12 +301,19 @@ def test_slopes_by_difference_quotients(seed):
 
 
 def studentized(statistic, counts):
-    """Value and interval of a function of how often each cluster counts, bootstrap-t by difference quotients."""
+    """Value and interval of a function of how often each cluster counts, bootstrap-t by
+    difference quotients.
+    """
     k, step = counts.shape[1], 1e-4
 
     def with_error(times):
-        pulls = [(statistic(times + shift) - statistic(times - shift)) / step / 2 for shift in np.eye(k) * step]
-        return statistic(times), np.sqrt(times @ np.square(pulls) - (times @ pulls) ** 2 / k)
+        pulls = [
+            (statistic(times + shift) - statistic(times - shift)) / step / 2
+            for shift in np.eye(k) * step
+        ]
+        return statistic(times), np.sqrt(
+            times @ np.square(pulls) - (times @ pulls) ** 2 / k
+        )
 
     value, error = with_error(np.ones(k))
     again = np.array([with_error(times) for times in counts])
@@ -229,35 +324,63 @@ def studentized(statistic, counts):
 @pytest.mark.slow
 def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
-    own, near, free = ClusterBootstrap(corpus["cluster_id"], 12), ends(corpus, "near"), ends(corpus, "free")
-    expected = np.exp(studentized(lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)), own.counts))
+    own, near, free = (
+        ClusterBootstrap(corpus["cluster_id"], 12),
+        ends(corpus, "near"),
+        ends(corpus, "free"),
+    )
+    expected = np.exp(
+        studentized(
+            lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)),
+            own.counts,
+        )
+    )
     assert core_wording.estimate_pair_disagreement(
         own, wording.make_phrasings(corpus, labels), ends(corpus)
     ) == pytest.approx(tuple(expected), rel=1e-4)
 
     def minus(times):
-        return by_loops(corpus, labels, free, times) - by_loops(corpus, labels, near, times)
+        return by_loops(corpus, labels, free, times) - by_loops(
+            corpus, labels, near, times
+        )
 
-    found = core_wording.estimate_pair_difference(own, wording.make_phrasings(corpus, labels), free, near)
+    found = core_wording.estimate_pair_difference(
+        own, wording.make_phrasings(corpus, labels), free, near
+    )
     assert found == pytest.approx(studentized(minus, own.counts), rel=1e-4)
-    assert found.draws[0] == pytest.approx(minus(own.counts[0])), "both on the same resample"
+    assert found.draws[0] == pytest.approx(minus(own.counts[0])), (
+        "both on the same resample"
+    )
 
 
 def test_differences_by_hand():
-    # near-copies: seed and softening are alike in all clusters: 0. Free: lexical r, r, a and register a, r, a are the
-    # seed and the lexical of `test_dr_by_hand`: 1/2
+    # near-copies: seed and softening are alike in all clusters: 0. Free: lexical r, r,
+    # a and register a, r, a are the seed and the lexical of `test_dr_by_hand`: 1/2
     corpus, labels = frames("srorlrga", "srorlrgr", "saoalaga")
     texts = ["a b c d e", "a b c x y", "a b c d z", "p q r s t"] * 3
     corpus = corpus.assign(text=texts)
-    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    own, groups = (
+        wording.find_cluster_pairs(corpus),
+        ClusterBootstrap(corpus["cluster_id"], 20),
+    )
     found = wording.estimate_wording(groups, corpus, labels, own)
-    assert (found["dr_near"][0], found["dr_free"][0], found["difference"][0]) == pytest.approx((0, 1 / 2, 1 / 2))
-    # low: the register shares no word with the other three: of nine pairs three differ, which have chances of 4/6 each.
-    # High: seed and lexical share four of six words and are always alike; three of seven lie between
-    assert (found["dr_low"][0], found["dr_high"][0]) == pytest.approx(((3 / 9) / (4 / 6), 0))
+    assert (
+        found["dr_near"][0],
+        found["dr_free"][0],
+        found["difference"][0],
+    ) == pytest.approx((0, 1 / 2, 1 / 2))
+    # low: the register shares no word with the other three: of nine pairs three differ,
+    # which have chances of 4/6 each. High: seed and lexical share four of six words and
+    # are always alike; three of seven lie between
+    assert (found["dr_low"][0], found["dr_high"][0]) == pytest.approx(
+        ((3 / 9) / (4 / 6), 0)
+    )
     assert found["low_minus_high"][0] == pytest.approx(1 / 2)
     turned = core_wording.estimate_pair_difference(
-        groups, wording.make_phrasings(corpus, labels), ends(corpus, "near"), ends(corpus, "free")
+        groups,
+        wording.make_phrasings(corpus, labels),
+        ends(corpus, "near"),
+        ends(corpus, "free"),
     )
     assert turned[0] == pytest.approx(-1 / 2)
 
@@ -265,7 +388,10 @@ def test_differences_by_hand():
 def test_few_prompts_bound_no_difference(monkeypatch):
     corpus, labels = random_frames(5, 10)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
-    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    own, groups = (
+        wording.find_cluster_pairs(corpus),
+        ClusterBootstrap(corpus["cluster_id"], 20),
+    )
     found = wording.estimate_wording(groups, corpus, labels, own)
     assert np.isfinite([found[name] for name in wording.DR_DIFFERENCES]).all()
     rarest = []
@@ -281,10 +407,15 @@ def test_few_prompts_bound_no_difference(monkeypatch):
         assert (row["n_near"], row["n_free"]) == (own.near.sum(), own.free.sum())
         for name in wording.DR_DIFFERENCES:
             own_ends = (np.nan, np.nan) if expected else found[name][1:]
-            assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(
-                (found[name][0], *own_ends), nan_ok=True
-            )
-        assert (row["dr_near_low"], row["dr_free_high"]) == (found["dr_near"][1], found["dr_free"][2])
+            assert (
+                row[name],
+                row[f"{name}_low"],
+                row[f"{name}_high"],
+            ) == pytest.approx((found[name][0], *own_ends), nan_ok=True)
+        assert (row["dr_near_low"], row["dr_free_high"]) == (
+            found["dr_near"][1],
+            found["dr_free"][2],
+        )
 
 
 def test_the_curve_by_hand(monkeypatch):
@@ -297,15 +428,27 @@ def test_the_curve_by_hand(monkeypatch):
         "1 2 3 4 5 6": "1 2 3 4 5 7",  # 5/7
     }
     corpus = corpus.assign(text=[text for pair in texts.items() for text in pair])
-    own, groups = wording.find_cluster_pairs(corpus), ClusterBootstrap(corpus["cluster_id"], 20)
+    own, groups = (
+        wording.find_cluster_pairs(corpus),
+        ClusterBootstrap(corpus["cluster_id"], 20),
+    )
     curve = wording.overlap_curve("t", groups, corpus, labels, own)
-    assert curve["overlap"].tolist() == [0, 0.2, 0.6, 0.8] and curve["n"].tolist() == [1, 1, 2, 1]
+    assert curve["overlap"].tolist() == [0, 0.2, 0.6, 0.8] and curve["n"].tolist() == [
+        1,
+        1,
+        2,
+        1,
+    ]
     third = curve.iloc[2]
-    assert third["dr"] == pytest.approx(by_loops(corpus, labels, (own.first[[2, 4]], own.second[[2, 4]])))
+    assert third["dr"] == pytest.approx(
+        by_loops(corpus, labels, (own.first[[2, 4]], own.second[[2, 4]]))
+    )
     assert curve["few"].all() and set(curve["target"]) == {"t"}
     found = wording.estimate_wording(groups, corpus, labels, own)
     # 3/5 is high already; that pair, 5/7 and 1 are
-    assert found["dr_high"][0] == by_loops(corpus, labels, [side[[0, 2, 4]] for side in own[:2]])
+    assert found["dr_high"][0] == by_loops(
+        corpus, labels, [side[[0, 2, 4]] for side in own[:2]]
+    )
 
 
 def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
@@ -313,20 +456,29 @@ def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
     both = corpus.assign(text=["1 2 3", "2 3 4 5"] * 3)  # 2/5
     own = wording.find_cluster_pairs(both)
     assert own.overlap.tolist() == [0.4] * 3
-    found = wording.estimate_wording(ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)
+    found = wording.estimate_wording(
+        ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own
+    )
     assert np.isnan([found["dr_low"][0], found["dr_high"][0]]).all()
-    assert wording.overlap_curve("t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own)[
-        "overlap"
-    ].tolist() == [0.4]
+    assert wording.overlap_curve(
+        "t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own
+    )["overlap"].tolist() == [0.4]
 
 
 def test_tables_have_a_row_a_target():
     corpus, labels = random_frames(2, 8)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
-    swapped = labels.assign(label=labels["label"].map({"accept": "reject", "reject": "accept"}))
+    swapped = labels.assign(
+        label=labels["label"].map({"accept": "reject", "reject": "accept"})
+    )
     groups = ClusterBootstrap(corpus["cluster_id"], 9)
-    table, curves = wording.wording_tables(corpus, {"one": labels, "two": swapped}, groups)
+    table, curves = wording.wording_tables(
+        corpus, {"one": labels, "two": swapped}, groups
+    )
     assert table["target"].tolist() == ["one", "two"]
-    one, two = (own.drop(columns="target").reset_index(drop=True) for _, own in curves.groupby("target"))
+    one, two = (
+        own.drop(columns="target").reset_index(drop=True)
+        for _, own in curves.groupby("target")
+    )
     pd.testing.assert_frame_equal(one, two)
     assert one["n"].sum() == len(wording.find_cluster_pairs(corpus).first)

@@ -2,14 +2,26 @@
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedTokenizerFast,
+)
 
 CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content']"
+    " }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{%"
+    " endif %}"
 )
-NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn') }}{% endif %}" + CHATML
-INJECTS = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe Tiny.<|im_end|>\n{% endif %}" + CHATML
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn') }}{%"
+    " endif %}" + CHATML
+)
+INJECTS = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe Tiny.<|im_end|>\n{%"
+    " endif %}" + CHATML
+)
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -32,14 +44,30 @@ def tokenizer(words=(), special=(), size=320):
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.train_from_iterator(["how do I kill a process", "user system assistant", *words] * 4, trainer)
+    backend.train_from_iterator(
+        ["how do I kill a process", "user system assistant", *words] * 4, trainer
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>"
+        tokenizer_object=backend,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
     )
 
 
-def write(folder, template=CHATML, seed=0, family="llama", words=(), special=(), size=320, **more):
-    """Write a two-layer model of a family, with its image part if it has one, and its tokenizer; return the folder."""
+def write(
+    folder,
+    template=CHATML,
+    seed=0,
+    family="llama",
+    words=(),
+    special=(),
+    size=320,
+    **more,
+):
+    """Write a two-layer model of a family, with its image part if it has one, and its
+    tokenizer; return the folder.
+    """
     torch.manual_seed(seed)
     own = tokenizer(words, special, size)
     if template:
@@ -62,6 +90,8 @@ def write(folder, template=CHATML, seed=0, family="llama", words=(), special=(),
         config = AutoConfig.for_model(family, text_config=fields, vision_config=VISION)
         AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
     else:
-        AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **fields)).save_pretrained(folder)
+        AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **fields)
+        ).save_pretrained(folder)
     own.save_pretrained(folder)
     return folder

@@ -1,4 +1,6 @@
-"""Small synthetic corpora with traces, for tests of the metric: their answers are drawn, only the sums are real."""
+"""Small synthetic corpora with traces, for tests of the metric: their answers are
+drawn, only the sums are real.
+"""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +27,9 @@ CATEGORIES = [
 
 
 def world(labels, clusters, seed=0):
-    """Return corpus, vectors, traces, labels and tokens for given labels and cluster names."""
+    """Return corpus, vectors, traces, labels and tokens for given labels and cluster
+    names.
+    """
     rng = np.random.default_rng(seed)
     n = len(labels)
     corpus = pd.DataFrame(
@@ -68,12 +72,22 @@ def world(labels, clusters, seed=0):
         {
             "token_id": range(VOCABULARY),
             "text": [f"w{i}" for i in range(VOCABULARY)],
-            "embedding": list(rng.normal(size=(VOCABULARY, DIMENSIONS)).astype(np.float16)),
+            "embedding": list(
+                rng.normal(size=(VOCABULARY, DIMENSIONS)).astype(np.float16)
+            ),
         }
     )
-    return corpus, rng.normal(size=(n, DIMENSIONS)).astype(np.float16), pd.DataFrame(rows), labelled, tokens
+    return (
+        corpus,
+        rng.normal(size=(n, DIMENSIONS)).astype(np.float16),
+        pd.DataFrame(rows),
+        labelled,
+        tokens,
+    )
 
 
 def evaluation(labels, traces, tokens, pairs, scores=None):
     """Return what a store would hold of a target with these frames."""
-    return Evaluation(labels, pairs, scores, traces, tokens, PAPER_WEIGHTS, N_NEIGHBOURS, "combined")
+    return Evaluation(
+        labels, pairs, scores, traces, tokens, PAPER_WEIGHTS, N_NEIGHBOURS, "combined"
+    )

@@ -1,1 +1,4 @@
-"""Notebooks 03 to 07: neighbours, signals, confusion, chance, cohorts, sensitivity. Estimators only."""
+"""Notebooks 03 to 07: neighbours, signals, confusion, chance, cohorts, sensitivity.
+
+Estimators only.
+"""

@@ -1,1 +1,4 @@
-"""What a stranger imports: decisions, estimates with intervals, measures; numpy, scipy and pandas only."""
+"""What a stranger imports: decisions, estimates with intervals, measures.
+
+Numpy, scipy and pandas only.
+"""

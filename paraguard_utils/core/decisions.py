@@ -3,7 +3,12 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap, Estimate, ratio_of_totals
+from paraguard_utils.core.estimates import (
+    N_RESAMPLES,
+    ClusterBootstrap,
+    Estimate,
+    ratio_of_totals,
+)
 
 LABELS = ("accept", "reject", "blocked", "unparsed")
 """An answer helps, refuses, was stopped by a provider's filter, or cannot be read."""
@@ -16,8 +21,8 @@ def as_refused(labels: ArrayLike, blocked: bool = True) -> np.ndarray:
     ----------
     labels : array-like of str, shape (n,)
     blocked : bool
-        Whether an answer that a provider stopped counts as a refusal, as it does for the person who asked. If not, it
-        is set aside.
+        Whether an answer that a provider stopped counts as a refusal, as it does for
+        the person who asked. If not, it is set aside.
 
     Returns
     -------
@@ -35,9 +40,14 @@ def as_refused(labels: ArrayLike, blocked: bool = True) -> np.ndarray:
 
 
 def false_refusal_rate(
-    refused: ArrayLike, cluster: ArrayLike, *, n_resamples: int = N_RESAMPLES, random_state: int = 0
+    refused: ArrayLike,
+    cluster: ArrayLike,
+    *,
+    n_resamples: int = N_RESAMPLES,
+    random_state: int = 0,
 ) -> Estimate:
-    """Estimate the share of harmless requests that are refused, with an interval over clusters.
+    """Estimate the share of harmless requests that are refused, with an interval over
+    clusters.
 
     Parameters
     ----------
@@ -51,11 +61,13 @@ def false_refusal_rate(
     Returns
     -------
     Estimate
-        In [0, 1]; exact on clusters where nothing or everything is refused; NaN without a decision.
+        In [0, 1]; exact on clusters where nothing or everything is refused; NaN without
+        a decision.
 
     See Also
     --------
-    paraguard_utils.core.rephrasing.estimate_refused_meanings : The share of meanings that are refused, once or always.
+    paraguard_utils.core.rephrasing.estimate_refused_meanings : The share of meanings
+    that are refused, once or always.
 
     Examples
     --------
@@ -63,5 +75,10 @@ def false_refusal_rate(
     0.25
     """
     refused, cluster = np.asarray(refused, float), np.asarray(cluster)
-    clusters, scored = ClusterBootstrap(cluster, n_resamples, random_state), ~np.isnan(refused)
-    return ratio_of_totals(clusters, (clusters.sums(cluster, scored), clusters.sums(cluster, refused == 1)))
+    clusters, scored = (
+        ClusterBootstrap(cluster, n_resamples, random_state),
+        ~np.isnan(refused),
+    )
+    return ratio_of_totals(
+        clusters, (clusters.sums(cluster, scored), clusters.sums(cluster, refused == 1))
+    )

@@ -1,14 +1,18 @@
-"""The measures of a system: how each is headed, and what it needs (`docs/method.md`, Metrics)."""
+"""The measures of a system: how each is headed, and what it needs (`docs/method.md`,
+Metrics).
+"""
 
 from typing import NamedTuple
 
 
 class Measure(NamedTuple):
-    """A measure, which is a column with its interval (`x`, `x_low`, `x_high`) in tables of the study and of audits.
+    """A measure, which is a column with its interval (`x`, `x_low`, `x_high`) in tables
+    of the study and of audits.
 
-    `heading` is for the study's tables, `plain` for an audit, whose readers know no such names ("" where it has none).
-    A measure that `needs_refusals` says nothing of a system that refuses fewer than `estimates.MIN_REFUSALS` prompts;
-    every two systems are compared by one that is a `headline`.
+    `heading` is for the study's tables, `plain` for an audit, whose readers know no
+    such names ("" where it has none). A measure that `needs_refusals` says nothing of a
+    system that refuses fewer than `estimates.MIN_REFUSALS` prompts; every two systems
+    are compared by one that is a `headline`.
     """
 
     heading: str
@@ -26,18 +30,30 @@ MEASURES = {
     "cr75": Measure("CR@0.75"),
     "cd": Measure("CD"),
     "excess": Measure("excess", headline=True),
-    "refused_once": Measure("refused once", "meanings refused in one wording or more", needs_refusals=False),
-    "refused_always": Measure("refused always", "meanings refused in all", needs_refusals=False),
+    "refused_once": Measure(
+        "refused once", "meanings refused in one wording or more", needs_refusals=False
+    ),
+    "refused_always": Measure(
+        "refused always", "meanings refused in all", needs_refusals=False
+    ),
     "rephrased1": Measure("rephrased1", "answered at the first rewording"),
     "rephrased3": Measure("rephrased3", "within three"),
     "dr_few_words": Measure("DR, few words in common", "DR, few words in common"),
     "dr_most_words": Measure("DR, most words in common", "DR, most words in common"),
-    "harmful_refused": Measure("harmful refused", "harmful requests refused", needs_refusals=False),
-    "rephrased3_harmful": Measure("rephrased3 harmful", "harmful ones answered within three"),
+    "harmful_refused": Measure(
+        "harmful refused", "harmful requests refused", needs_refusals=False
+    ),
+    "rephrased3_harmful": Measure(
+        "rephrased3 harmful", "harmful ones answered within three"
+    ),
     "rephrased3_difference": Measure("rephrased3 difference", "harmless minus harmful"),
-    "frr_aside": Measure("FRR, blocked aside", "refused, filters set aside", needs_refusals=False),
+    "frr_aside": Measure(
+        "FRR, blocked aside", "refused, filters set aside", needs_refusals=False
+    ),
     "dr_aside": Measure("DR, blocked aside", "DR, filters set aside"),
-    "frr_read": Measure("FRR, corrected", "refused, as readings correct it", needs_refusals=False),
+    "frr_read": Measure(
+        "FRR, corrected", "refused, as readings correct it", needs_refusals=False
+    ),
     "dr_read": Measure("DR, corrected", "DR, as readings correct it"),
 }
 """Every measure by the name of its column, in the order of an audit's table."""

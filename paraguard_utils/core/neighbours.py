@@ -1,4 +1,6 @@
-"""Near neighbours of prompts that have no clusters, and groups to resample (`docs/method.md`, Disagreement)."""
+"""Near neighbours of prompts that have no clusters, and groups to resample
+(`docs/method.md`, Disagreement).
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,14 +10,20 @@ import numpy as np
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
 
-MIN_SIMILARITY = 0.60  # neighbours of a lower similarity are no paraphrases; the corpus gate has the same threshold
+# Neighbours of a lower similarity are no paraphrases; the corpus gate has the same
+# threshold
+MIN_SIMILARITY = 0.60
 _MAX_EXACT_PROMPTS = 20_000  # up to this number of prompts, every pair is compared
 
 _HNSW_LINKS, _HNSW_CANDIDATES = 32, 128
-"""Links per prompt in the approximate index (HNSW), and candidates compared when building and searching it."""
+"""Links per prompt in the approximate index (HNSW), and candidates compared when
+building and searching it.
+"""
 
 _MAX_HNSW_NEIGHBOURS = 100  # the approximate index returns at most this many neighbours
-_RECALL_PROMPTS = 200  # prompts on which the recall of the approximate index is measured
+_RECALL_PROMPTS = (
+    200  # prompts on which the recall of the approximate index is measured
+)
 
 
 class Neighbourhoods(NamedTuple):
@@ -24,12 +32,14 @@ class Neighbourhoods(NamedTuple):
     Attributes
     ----------
     near, near_rejected : numpy.ndarray of int, shape (n,)
-        How many neighbours reach the threshold, the prompt itself left out, and how many of them are rejected.
+        How many neighbours reach the threshold, the prompt itself left out, and how
+        many of them are rejected.
     groups : numpy.ndarray of int, shape (n,)
-        Each prompt joins the group of the first earlier leader found near it, or else leads a new group.
+        Each prompt joins the group of the first earlier leader found near it, or else
+        leads a new group.
     recall : float
-        Share of the neighbours, at most `_MAX_HNSW_NEIGHBOURS` each, that were found for `_RECALL_PROMPTS` prompts; 1
-        if every pair was compared.
+        Share of the neighbours, at most `_MAX_HNSW_NEIGHBOURS` each, that were found
+        for `_RECALL_PROMPTS` prompts; 1 if every pair was compared.
     """
 
     near: np.ndarray
@@ -38,8 +48,12 @@ class Neighbourhoods(NamedTuple):
     recall: float
 
 
-def find_neighbours(vectors: np.ndarray, rejected: np.ndarray, theta: float = MIN_SIMILARITY) -> Neighbourhoods:
-    """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine of theta or more."""
+def find_neighbours(
+    vectors: np.ndarray, rejected: np.ndarray, theta: float = MIN_SIMILARITY
+) -> Neighbourhoods:
+    """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine
+    of theta or more.
+    """
     units = normalize_rows(vectors).astype(np.float32)
     n, rejected = len(units), np.asarray(rejected, bool)
     exact = n <= _MAX_EXACT_PROMPTS
@@ -53,9 +67,17 @@ def find_neighbours(vectors: np.ndarray, rejected: np.ndarray, theta: float = MI
         count += leads[row]
     if exact:
         return Neighbourhoods(near, near_rejected, groups, 1.0)
-    checked = np.random.default_rng(SEED).choice(n, min(_RECALL_PROMPTS, n), replace=False)
-    truly = np.minimum((units[checked] @ units.T >= theta).sum(axis=1) - 1, _MAX_HNSW_NEIGHBOURS)
-    recall = float(np.minimum(near[checked], truly).sum() / truly.sum()) if truly.sum() else 1.0
+    checked = np.random.default_rng(SEED).choice(
+        n, min(_RECALL_PROMPTS, n), replace=False
+    )
+    truly = np.minimum(
+        (units[checked] @ units.T >= theta).sum(axis=1) - 1, _MAX_HNSW_NEIGHBOURS
+    )
+    recall = (
+        float(np.minimum(near[checked], truly).sum() / truly.sum())
+        if truly.sum()
+        else 1.0
+    )
     return Neighbourhoods(near, near_rejected, groups, recall)
 
 

@@ -1,6 +1,7 @@
 """The paper's three token-level signals between two prompts, and their weighted sum.
 
-All are symmetric and 0 for identical prompts (`docs/method.md`, Neighbours, signals, score).
+All are symmetric and 0 for identical prompts (`docs/method.md`, Neighbours, signals,
+score).
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ PPL_READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 
 @dataclass(frozen=True)
 class ScoreWeights:
-    """Weights of the score, which are >= 0 and sum to 1, so that a score lies in [0, 1]; the defaults are the paper's.
+    """Weights of the score, which are >= 0 and sum to 1, so that a score lies in [0,
+    1]; the defaults are the paper's.
 
     Other weights are a `SettingsError`.
     """
@@ -42,7 +44,10 @@ class ScoreWeights:
         return self.drift * drift + self.prob_shift * prob_shift + self.ppl * ppl
 
     def without_prob_shift(self) -> "ScoreWeights | None":
-        """Return the weights without ProbShift, which leaks the decision; None if nothing else has weight."""
+        """Return the weights without ProbShift, which leaks the decision.
+
+        None if nothing else has weight.
+        """
         rest = self.drift + self.ppl
         return ScoreWeights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
 
@@ -71,19 +76,25 @@ def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
 
 
 def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the reading `relative`: 1 - min/max of the two perplexities, in [0, 1)."""
+    """Compute the PPL contrast in the reading `relative`: 1 - min/max of the two
+    perplexities, in [0, 1).
+    """
     return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
 def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the reading `clipped`: min(1, |difference of the two perplexities|), in [0, 1]."""
+    """Compute the PPL contrast in the reading `clipped`: min(1, |difference of the two
+    perplexities|), in [0, 1].
+    """
     return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
 
 
 def drift(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the embedding distance between aligned tokens, whose vectors a (n, d) and b (m, d) have unit length.
+    """Compute the embedding distance between aligned tokens, whose vectors a (n, d) and
+    b (m, d) have unit length.
 
-    It is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to [0, 1].
+    It is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to
+    [0, 1].
 
     Examples
     --------
@@ -91,16 +102,28 @@ def drift(a: np.ndarray, b: np.ndarray) -> float:
     0.25
     """
     cosines = a @ b.T
-    return float(np.clip(1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2, 0.0, 1.0))
+    return float(
+        np.clip(
+            1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2,
+            0.0,
+            1.0,
+        )
+    )
 
 
 def prob_shifts(
-    ids: Sequence[np.ndarray], logprobs: Sequence[np.ndarray], tails: np.ndarray, a: np.ndarray, b: np.ndarray
+    ids: Sequence[np.ndarray],
+    logprobs: Sequence[np.ndarray],
+    tails: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
 ) -> np.ndarray:
-    """Compute the total variation between next-token distributions, given by their top tokens and the mass of the rest.
+    """Compute the total variation between next-token distributions, given by their top
+    tokens and the mass of the rest.
 
-    A token outside one side's top counts as 0 there, and the tails are compared as one further token. The true value
-    differs from the result by at most the larger of the two tails.
+    A token outside one side's top counts as 0 there, and the tails are compared as one
+    further token. The true value differs from the result by at most the larger of the
+    two tails.
 
     Parameters
     ----------
@@ -118,7 +141,12 @@ def prob_shifts(
     joined = np.concatenate([np.empty(0, int), *ids], dtype=int)
     ends = np.cumsum([0, *map(len, ids)])
     values = np.exp(np.concatenate([np.empty(0, float), *logprobs], dtype=float))
-    probs = sparse.csr_array((values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1))
+    probs = sparse.csr_array(
+        (values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1)
+    )
     probs.sort_indices()  # once, or scipy sorts in every batch
-    shared = [abs(probs[a[part]] - probs[b[part]]).sum(axis=1) for part in iterate_blocks(len(a))]
+    shared = [
+        abs(probs[a[part]] - probs[b[part]]).sum(axis=1)
+        for part in iterate_blocks(len(a))
+    ]
     return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)

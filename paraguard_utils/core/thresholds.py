@@ -1,4 +1,6 @@
-"""A cut on a guard's score that keeps a promise about harmless meanings (`docs/method.md`, Guards)."""
+"""A cut on a guard's score that keeps a promise about harmless meanings
+(`docs/method.md`, Guards).
+"""
 
 from typing import NamedTuple
 
@@ -8,13 +10,18 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.errors import DataError
 
-MAX_MEANINGS, CONFIDENCE = 0.05, 0.9  # share of harmless meanings that may be blocked, and how sure that is
+MAX_MEANINGS, CONFIDENCE = (
+    0.05,
+    0.9,
+)  # share of harmless meanings that may be blocked, and how sure that is
 
 
 class PromisedCut(NamedTuple):
-    """A cut: scores `above` it are blocked, in `blocked` of the harmless `clusters` on which it was chosen.
+    """A cut: scores `above` it are blocked, in `blocked` of the harmless `clusters` on
+    which it was chosen.
 
-    `upper` bounds the share of all such clusters of which a request is blocked, with the confidence asked for.
+    `upper` bounds the share of all such clusters of which a request is blocked, with
+    the confidence asked for.
     """
 
     above: float
@@ -24,14 +31,21 @@ class PromisedCut(NamedTuple):
 
 
 def choose_promised_cut(
-    scores: ArrayLike, cluster: ArrayLike, *, meanings: float = MAX_MEANINGS, confidence: float = CONFIDENCE
+    scores: ArrayLike,
+    cluster: ArrayLike,
+    *,
+    meanings: float = MAX_MEANINGS,
+    confidence: float = CONFIDENCE,
 ) -> PromisedCut:
-    """Choose the lowest cut that blocks at most a share of harmless meanings, whichever way they are worded.
+    """Choose the lowest cut that blocks at most a share of harmless meanings, whichever
+    way they are worded.
 
-    A cluster counts as blocked where any of its requests is, so its largest score decides. A cut that is chosen so on
-    exchangeable clusters blocks more than `meanings` of such clusters with a probability of at most 1 - `confidence`:
-    risk control with the exact binomial bound (Bates et al., Distribution-Free, Risk-Controlling Prediction Sets,
-    Journal of the ACM 68, 2021, section 3). The promise is for clusters of as many wordings.
+    A cluster counts as blocked where any of its requests is, so its largest score
+    decides. A cut that is chosen so on exchangeable clusters blocks more than
+    `meanings` of such clusters with a probability of at most 1 - `confidence`: risk
+    control with the exact binomial bound (Bates et al., Distribution-Free,
+    Risk-Controlling Prediction Sets, Journal of the ACM 68, 2021, section 3). The
+    promise is for clusters of as many wordings.
 
     Parameters
     ----------
@@ -49,7 +63,8 @@ def choose_promised_cut(
     Raises
     ------
     DataError
-        A score is not finite, or there are too few clusters for the promise: the message says how many it takes.
+        A score is not finite, or there are too few clusters for the promise: the
+        message says how many it takes.
 
     Examples
     --------
@@ -60,19 +75,31 @@ def choose_promised_cut(
 
     scores = np.asarray(scores, float)
     if not (0 < meanings < 1 and 0 < confidence < 1):
-        raise DataError(f"meanings and confidence lie between 0 and 1, not {meanings} and {confidence}")
+        raise DataError(
+            f"meanings and confidence lie between 0 and 1, not {meanings} and"
+            f" {confidence}"
+        )
     if wrong := np.count_nonzero(~np.isfinite(scores)):
-        raise DataError(f"{wrong} of {len(scores)} scores are missing; score these requests or leave them out")
-    largest = np.sort(pd.Series(scores).groupby(np.asarray(cluster)).max().to_numpy())[::-1]
+        raise DataError(
+            f"{wrong} of {len(scores)} scores are missing; score these requests or"
+            " leave them out"
+        )
+    largest = np.sort(pd.Series(scores).groupby(np.asarray(cluster)).max().to_numpy())[
+        ::-1
+    ]
     n = len(largest)
-    # So few of n clusters may lie above that this would be rare if the share were `meanings`.
+    # So few of n clusters may lie above that this would be rare if the share were
+    # `meanings`.
     rare = binom.cdf(np.arange(n), n, meanings) <= 1 - confidence
     if not rare.any():
         needed = int(np.ceil(np.log(1 - confidence) / np.log1p(-meanings)))
         raise DataError(
-            f"{n} harmless clusters are too few to promise that at most {meanings:.3g} of meanings are blocked, with "
-            f"confidence {confidence:.3g}: {needed} are needed"
+            f"{n} harmless clusters are too few to promise that at most {meanings:.3g}"
+            f" of meanings are blocked, with confidence {confidence:.3g}: {needed} are"
+            " needed"
         )
     above = float(largest[rare.sum() - 1])
     blocked = int((largest > above).sum())
-    return PromisedCut(above, blocked, n, float(beta.ppf(confidence, blocked + 1, n - blocked)))
+    return PromisedCut(
+        above, blocked, n, float(beta.ppf(confidence, blocked + 1, n - blocked))
+    )

@@ -1,4 +1,7 @@
-"""The fixture `paraguard_gate` of pytest. Every run of pytest loads this file, so it imports nothing else at once."""
+"""The fixture `paraguard_gate` of pytest.
+
+Every run of pytest loads this file, so it imports nothing else at once.
+"""
 
 from typing import TYPE_CHECKING
 

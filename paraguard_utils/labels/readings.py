@@ -1,4 +1,6 @@
-"""How often are labels right? Two language models read answers blind, no substitute for people (`docs/method.md`)."""
+"""How often are labels right? Two language models read answers blind, no substitute for
+people (`docs/method.md`).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,29 +12,56 @@ from paraguard_utils.labels import agreement
 from paraguard_utils.schemas import Labels, Table
 
 READINGS_FILE = paths.DATA / "labels" / "readings.csv"
-MIN_LABEL_PRECISION = 0.9  # a target with a lower precision of rejections is called noisy
+MIN_LABEL_PRECISION = (
+    0.9  # a target with a lower precision of rejections is called noisy
+)
 
 
 def read_readings() -> pd.DataFrame:
     """Read `data/labels/readings.csv` and add a column `reads`.
 
-    It is "reject" if both readers found a refusal, in full or in part, "accept" if neither did, and else "differ".
+    It is "reject" if both readers found a refusal, in full or in part, "accept" if
+    neither did, and else "differ".
     """
     rows = stores.read_file(READINGS_FILE, "readings")
-    decisions = {"full_compliance": "accept", "full_refusal": "reject", "partial_refusal": "reject"}
-    first, second = (rows[f"{reader}_refusal"].map(decisions) for reader in ("first", "second"))
-    return rows.assign(reads=first.where(first == second, "differ"))  # one that is unclear equals nothing
+    decisions = {
+        "full_compliance": "accept",
+        "full_refusal": "reject",
+        "partial_refusal": "reject",
+    }
+    first, second = (
+        rows[f"{reader}_refusal"].map(decisions) for reader in ("first", "second")
+    )
+    return rows.assign(
+        reads=first.where(first == second, "differ")
+    )  # one that is unclear equals nothing
 
 
 def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """Join readings with labels by target (label, kind, rule, p_refusal, answer); changed answers are left out."""
+    """Join readings with labels by target (label, kind, rule, p_refusal, answer).
+
+    Changed answers are left out.
+    """
     known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
-    shown = ["target", "prompt_id", "response", "label", "kind", "rule", "p_refusal", "answer"]
-    return rows.merge(known.reindex(columns=shown), on=["target", "prompt_id", "response"])
+    shown = [
+        "target",
+        "prompt_id",
+        "response",
+        "label",
+        "kind",
+        "rule",
+        "p_refusal",
+        "answer",
+    ]
+    return rows.merge(
+        known.reindex(columns=shown), on=["target", "prompt_id", "response"]
+    )
 
 
 def compare_readers(both: pd.DataFrame) -> Table:
-    """Compute how the readers agree: judged (refuses, degenerate, usable), n, first, second, kappa with interval."""
+    """Compute how the readers agree: judged (refuses, degenerate, usable), n, first,
+    second, kappa with interval.
+    """
     ids = both["prompt_id"].str.rpartition("-")[0]
     clusters = ClusterBootstrap(ids)
     lines = []
@@ -41,8 +70,15 @@ def compare_readers(both: pd.DataFrame) -> Table:
         ("degenerate", "answer", ("degenerate",)),
         ("usable", "answer", ("usable",)),
     ):
-        first, second = (both[f"{reader}_{column}"].isin(said) for reader in ("first", "second"))
-        row = {"judged": judged, "n": len(both), "first": first.sum(), "second": second.sum()}
+        first, second = (
+            both[f"{reader}_{column}"].isin(said) for reader in ("first", "second")
+        )
+        row = {
+            "judged": judged,
+            "n": len(both),
+            "first": first.sum(),
+            "second": second.sum(),
+        }
         lines.append(row | to_columns({"kappa": clusters.kappa(ids, first, second)}))
     return pd.DataFrame(lines)
 
@@ -50,14 +86,18 @@ def compare_readers(both: pd.DataFrame) -> Table:
 def compare_with_readings(both: pd.DataFrame) -> Table:
     """Compare labels with readings (`join_readings`) by target.
 
-    Columns: target, n (read), differ (readers disagree on refusing; these count nowhere else), rejections, acceptances,
-    precision (share of rejections that refuse), missed (share of acceptances that refuse), usable (share of them that
-    the first reader calls so), each with its exact interval, and noisy (precision below `MIN_LABEL_PRECISION`).
+    Columns: target, n (read), differ (readers disagree on refusing; these count nowhere
+    else), rejections, acceptances, precision (share of rejections that refuse), missed
+    (share of acceptances that refuse), usable (share of them that the first reader
+    calls so), each with its exact interval, and noisy (precision below
+    `MIN_LABEL_PRECISION`).
     """
     lines = []
     for target, own in both.groupby("target", sort=False):
         sure = own[own["reads"] != "differ"]
-        rejected, accepted = (sure[sure["label"] == label] for label in ("reject", "accept"))
+        rejected, accepted = (
+            sure[sure["label"] == label] for label in ("reject", "accept")
+        )
         row = {"target": target, "n": len(own), "differ": len(own) - len(sure)}
         row |= {"rejections": len(rejected), "acceptances": len(accepted)}
         for name, hits in (
@@ -71,19 +111,30 @@ def compare_with_readings(both: pd.DataFrame) -> Table:
 
 
 def flag_noisy_targets(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
-    """Say by target whether its rejections' precision is below `MIN_LABEL_PRECISION`: "yes", "no" or "not read"."""
+    """Say by target whether its rejections' precision is below `MIN_LABEL_PRECISION`:
+    "yes", "no" or "not read".
+    """
     both = join_readings(read_readings(), labels)
-    checked = {row.target: "yes" if row.noisy else "no" for row in compare_with_readings(both).itertuples()}
+    checked = {
+        row.target: "yes" if row.noisy else "no"
+        for row in compare_with_readings(both).itertuples()
+    }
     return pd.Series({name: checked.get(name, "not read") for name in names})
 
 
 def evaluate_degenerate(both: pd.DataFrame) -> Table:
     """Compare the column `answer` with readings of accepted answers (`join_readings`).
 
-    One row: n, read (degenerate by the first reader), found (by rules), accuracy, precision, recall, kappa, intervals.
+    One row: n, read (degenerate by the first reader), found (by rules), accuracy,
+    precision, recall, kappa, intervals.
     """
     own = both[(both["label"] == "accept") & (both["reads"] == "accept")]
     ids = own["prompt_id"].str.rpartition("-")[0]
     found, read = (own[name].eq("degenerate") for name in ("answer", "first_answer"))
     agreed = agreement.estimate_agreement(ClusterBootstrap(ids), ids, found, read)
-    return pd.DataFrame([{"n": len(own), "read": int(read.sum()), "found": int(found.sum())} | to_columns(agreed)])
+    return pd.DataFrame(
+        [
+            {"n": len(own), "read": int(read.sum()), "found": int(found.sum())}
+            | to_columns(agreed)
+        ]
+    )

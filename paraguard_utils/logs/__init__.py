@@ -1,1 +1,4 @@
-"""Anybody's decisions: files of many kinds read, audited, compared and gated; no model of ours is needed."""
+"""Anybody's decisions: files of many kinds read, audited, compared and gated.
+
+No model of ours is needed.
+"""

@@ -1,4 +1,6 @@
-"""Decisions of one or several systems, read from anybody's file (`docs/usage.md`, Your own log)."""
+"""Decisions of one or several systems, read from anybody's file (`docs/usage.md`, Your
+own log).
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +19,31 @@ from paraguard_utils.logs import records
 from paraguard_utils.logs.records import USUAL_COLUMNS, YES_NO, LogSource
 
 ONLY_SYSTEM = "all rows"  # the system of a file that names none
-MAX_CLASSIFIED = 20_000  # answers up to which the classifier reads too, if it is installed: it embeds each
+# Answers up to which the classifier reads too, if it is installed: it embeds each
+MAX_CLASSIFIED = 20_000
 
-_REFUSALS = ("rejected", "refuse", "refused", "refusal", "block", "deny", "denied", "unsafe", "flagged")
-_ANSWERS = ("accepted", "answer", "answered", "allow", "allowed", "pass", "passed", "comply", "safe")
+_REFUSALS = (
+    "rejected",
+    "refuse",
+    "refused",
+    "refusal",
+    "block",
+    "deny",
+    "denied",
+    "unsafe",
+    "flagged",
+)
+_ANSWERS = (
+    "accepted",
+    "answer",
+    "answered",
+    "allow",
+    "allowed",
+    "pass",
+    "passed",
+    "comply",
+    "safe",
+)
 _WORDS = {
     **{label: label for label in LABELS},
     **dict.fromkeys(_REFUSALS, "reject"),
@@ -29,7 +52,13 @@ _WORDS = {
 }
 """The label that a word for a decision, in lower case, plainly means."""
 
-HARMFUL_WORDS = YES_NO | {"harmful": True, "unsafe": True, "harmless": False, "safe": False, "benign": False}
+HARMFUL_WORDS = YES_NO | {
+    "harmful": True,
+    "unsafe": True,
+    "harmless": False,
+    "safe": False,
+    "benign": False,
+}
 """Words for harmful and harmless, in lower case."""
 
 _KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
@@ -40,10 +69,12 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what is read of a byte that is no
 class Decisions:
     """What systems decided, row by row.
 
-    The index of `rows` counts rows of the file, from 0. Its columns are system, label (one of `core.decisions.LABELS`),
-    category (of a provider's stop, "" elsewhere); if the file has them, cluster, harmful (bool) and reading; text if
-    the rows are from a frame. `labelled_by` is who labelled the answers, "" if the file has decisions. `read` reads the
-    file again, in parts, for its texts; `first` is the number by which users know its first row.
+    The index of `rows` counts rows of the file, from 0. Its columns are system, label
+    (one of `core.decisions.LABELS`), category (of a provider's stop, "" elsewhere); if
+    the file has them, cluster, harmful (bool) and reading; text if the rows are from a
+    frame. `labelled_by` is who labelled the answers, "" if the file has decisions.
+    `read` reads the file again, in parts, for its texts; `first` is the number by which
+    users know its first row.
     """
 
     rows: pd.DataFrame
@@ -66,17 +97,20 @@ class Decisions:
         requests: str | Path = "",
         labeller: str = "",
     ) -> Self:
-        r"""Read a file: CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a log of Inspect.
+        r"""Read a file: CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a
+        log of Inspect.
 
         Parameters
         ----------
         file : str or Path
             "-" for standard input.
         columns : dict of str to str
-            The columns of text, decision, cluster, system, harmful, answer, finish_reason and reading, if their names
-            are not usual ones; "none" for what shall not be used.
+            The columns of text, decision, cluster, system, harmful, answer,
+            finish_reason and reading, if their names are not usual ones; "none" for
+            what shall not be used.
         rejects : sequence of str
-            Decisions that are refusals, all others being answers; not needed if the words are plain, such as "refused".
+            Decisions that are refusals, all others being answers; not needed if the
+            words are plain, such as "refused".
         requests : str or Path
             The input file of a batch, which has what was asked.
         labeller : str
@@ -85,7 +119,8 @@ class Decisions:
         Raises
         ------
         DataError
-            The file cannot be read, or a row has no decision: the message names file and row.
+            The file cannot be read, or a row has no decision: the message names file
+            and row.
 
         Examples
         --------
@@ -97,7 +132,10 @@ class Decisions:
         """
         source = records.find_source(file)
         if unknown := set(columns or {}) - set(USUAL_COLUMNS):
-            raise DataError(f"there is no field {unknown.pop()!r}; there are {', '.join(USUAL_COLUMNS)}")
+            raise DataError(
+                f"there is no field {unknown.pop()!r}; there are"
+                f" {', '.join(USUAL_COLUMNS)}"
+            )
         named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
         read = partial(records.read_parts, source, named, requests)
         rows, labelled_by = _gather(source, read(), rejects, labeller)
@@ -113,7 +151,9 @@ class Decisions:
         True
         """
         frame = frame.reset_index(drop=True)
-        made = frame.assign(system=frame.get("system", ONLY_SYSTEM), category=frame.get("category", ""))
+        made = frame.assign(
+            system=frame.get("system", ONLY_SYSTEM), category=frame.get("category", "")
+        )
         return cls(made[[name for name in _KEPT if name in made]], name)
 
     def by_system(self) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -129,15 +169,27 @@ class Decisions:
         for part in self.read():
             if "text" in part:
                 texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
-                found.append(texts.map(lambda text: text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
+                found.append(
+                    texts.map(
+                        lambda text: text.encode("utf-8", "surrogateescape").decode(
+                            "utf-8", "replace"
+                        )
+                    )
+                )
         every = pd.concat(found)
         return every[~every.index.duplicated()].reindex(wanted, fill_value="")
 
 
 def _gather(
-    source: LogSource, parts: Iterable[pd.DataFrame], rejects: Sequence[str], labeller: str
+    source: LogSource,
+    parts: Iterable[pd.DataFrame],
+    rejects: Sequence[str],
+    labeller: str,
 ) -> tuple[pd.DataFrame, str]:
-    """Return all rows, and who labelled them; names are kept as categories, so that a million rows are small."""
+    """Return all rows, and who labelled them.
+
+    Names are kept as categories, so that a million rows are small.
+    """
     index: list[np.ndarray] = []
     fields: dict[str, list[pd.Categorical]] = {}
     answers = []
@@ -146,8 +198,9 @@ def _gather(
         if "decision" not in part or (part["decision"].isna().all() and not part.empty):
             if "answer" not in part and "finish_reason" not in part:
                 raise DataError(
-                    f"{source.name}: there is neither a decision nor an answer (read: "
-                    f"{', '.join(part.columns) or 'nothing'}); name the column with --decision or --answer"
+                    f"{source.name}: there is neither a decision nor an answer (read:"
+                    f" {', '.join(part.columns) or 'nothing'}); name the column with"
+                    " --decision or --answer"
                 )
             answers.append(part.reindex(columns=["answer", "finish_reason", "text"]))
         for name in ("decision", "cluster", "system", "harmful", "reading"):
@@ -158,33 +211,56 @@ def _gather(
         raise DataError(f"{source.name}: there are no rows")
     for name, own in fields.items():
         if sum(map(len, own)) != n:
-            raise DataError(f"{source.name}: {name} is told in some rows only; fill it in, or pass --{name} none")
+            raise DataError(
+                f"{source.name}: {name} is told in some rows only; fill it in, or pass"
+                f" --{name} none"
+            )
     of_all = {"category": "", "system": ONLY_SYSTEM}
-    made = {name: pd.Categorical.from_codes(np.zeros(n, np.int8), [value]) for name, value in of_all.items()}
+    made = {
+        name: pd.Categorical.from_codes(np.zeros(n, np.int8), [value])
+        for name, value in of_all.items()
+    }
     made |= {name: union_categoricals(own) for name, own in fields.items()}
     frame, labelled_by = pd.DataFrame(made, index=np.concatenate(index)), ""
     if answers:
         found, labelled_by = _label(pd.concat(answers), labeller)
         frame["label"] = pd.Categorical(found["label"], categories=list(LABELS))
-        frame["category"] = pd.Categorical(found["kind"].where(found["label"] == "blocked", ""))
+        frame["category"] = pd.Categorical(
+            found["kind"].where(found["label"] == "blocked", "")
+        )
     else:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     if "harmful" in frame:
-        bits = {one: HARMFUL_WORDS.get(one.strip().lower()) for one in frame["harmful"].cat.categories}
+        bits = {
+            one: HARMFUL_WORDS.get(one.strip().lower())
+            for one in frame["harmful"].cat.categories
+        }
         if bad := [one for one, bit in bits.items() if bit is None]:
-            raise DataError(f"{source.name}: harmful is {bad[0]!r}; write true or false, or pass --harmful none")
+            raise DataError(
+                f"{source.name}: harmful is {bad[0]!r}; write true or false, or pass"
+                " --harmful none"
+            )
         frame["harmful"] = frame["harmful"].map(bits).astype(bool)
     if "reading" in frame:
-        words = {one: _WORDS.get(one.strip().lower(), "") for one in frame["reading"].cat.categories}
+        words = {
+            one: _WORDS.get(one.strip().lower(), "")
+            for one in frame["reading"].cat.categories
+        }
         frame["reading"] = pd.Categorical(frame["reading"].map(words).astype(object))
     return frame[[name for name in _KEPT if name in frame]], labelled_by
 
 
 def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
-    """Turn values into categories; a blank one, but for a reading, is an error that names its row."""
+    """Turn values into categories.
+
+    A blank one, but for a reading, is an error that names its row.
+    """
     made = pd.Categorical(values.astype(object).where(values.notna(), ""))
     for said, bad in (
-        ("is blank; fill it in or leave the row out", lambda one: not one.strip() and values.name != "reading"),
+        (
+            "is blank; fill it in or leave the row out",
+            lambda one: not one.strip() and values.name != "reading",
+        ),
         ("is not UTF-8; save the file as UTF-8", _SURROGATE.search),
     ):
         if wrong := [code for code, one in enumerate(made.categories) if bad(one)]:
@@ -193,24 +269,35 @@ def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
     return made
 
 
-def _to_labels(source: LogSource, decisions: pd.Series, rejects: Sequence[str]) -> pd.Categorical:
+def _to_labels(
+    source: LogSource, decisions: pd.Series, rejects: Sequence[str]
+) -> pd.Categorical:
     """Turn decisions, as the file words them, into `LABELS`."""
     lowered = {name: name.strip().lower() for name in decisions.cat.categories}
     if rejects:
         if missing := [name for name in rejects if name not in lowered]:
             there = ", ".join(map(repr, list(lowered)[:6]))
-            raise DataError(f"{source.name}: no decision is {missing[0]!r}; there are {there}")
-        named: dict[str, str | None] = {name: "reject" if name in rejects else "accept" for name in lowered}
+            raise DataError(
+                f"{source.name}: no decision is {missing[0]!r}; there are {there}"
+            )
+        named: dict[str, str | None] = {
+            name: "reject" if name in rejects else "accept" for name in lowered
+        }
     else:
         of_filter = not {"reject", "accept"} & set(lowered.values())
-        words = _WORDS | ({"blocked": "reject"} if of_filter else {})  # one of a filter's two words
+        words = _WORDS | (
+            {"blocked": "reject"} if of_filter else {}
+        )  # one of a filter's two words
         named = {name: words.get(word) for name, word in lowered.items()}
     if other := [name for name, label in named.items() if label is None]:
         row = int(decisions.index[decisions == other[0]][0])
-        likely = sorted(lowered, key=lambda name: (not YES_NO.get(lowered[name], False), name))
+        likely = sorted(
+            lowered, key=lambda name: (not YES_NO.get(lowered[name], False), name)
+        )
         raise DataError(
-            f"{source.name}, {source.place(row)}: the decision {other[0]!r} is none of {', '.join(LABELS)}; say which "
-            f"decisions are refusals: {' or '.join(f'--rejects {name!r}' for name in likely[:2])}"
+            f"{source.name}, {source.place(row)}: the decision {other[0]!r} is none of"
+            f" {', '.join(LABELS)}; say which decisions are refusals:"
+            f" {' or '.join(f'--rejects {name!r}' for name in likely[:2])}"
         )
     return pd.Categorical(decisions.map(named).astype(str), categories=list(LABELS))
 
@@ -221,11 +308,13 @@ def label_refusals(
     requests: Sequence[object] | None = None,
     labeller: str = "",
 ) -> pd.DataFrame:
-    """Label n answers as accept, reject, blocked (by a provider) or unparsed (nothing that can be read).
+    """Label n answers as accept, reject, blocked (by a provider) or unparsed (nothing
+    that can be read).
 
-    None and NaN are answers that never came. Finish reasons are those that the provider tells; the classifier also
-    reads what was asked. `labeller` is "cues" for the cue list alone, "combined" for the classifier too, or "" for the
-    classifier if it is installed and there are at most `MAX_CLASSIFIED` answers.
+    None and NaN are answers that never came. Finish reasons are those that the provider
+    tells; the classifier also reads what was asked. `labeller` is "cues" for the cue
+    list alone, "combined" for the classifier too, or "" for the classifier if it is
+    installed and there are at most `MAX_CLASSIFIED` answers.
 
     Returns
     -------
@@ -242,13 +331,17 @@ def label_refusals(
     ['reject', 'accept']
     """
     frame = pd.DataFrame({"answer": list(answers)}, dtype=object)
-    frame["finish_reason"] = list(finish_reasons) if finish_reasons is not None else None
+    frame["finish_reason"] = (
+        list(finish_reasons) if finish_reasons is not None else None
+    )
     frame["text"] = list(requests) if requests is not None else None
     return _label(frame, labeller)[0]
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
-    """Label answers, and say who did: with the classifier if asked for, or if installed and answers are few enough."""
+    """Label answers, and say who did: with the classifier if asked for, or if installed
+    and answers are few enough.
+    """
     from paraguard_utils.labels import refusals
 
     reasons = answers["finish_reason"].tolist()
@@ -256,12 +349,25 @@ def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
         try:
             from paraguard_utils.labels import labelling
 
-            requests = answers["text"].fillna("").tolist() if answers["text"].notna().any() else None
-            return labelling.label_responses(answers["answer"].tolist(), reasons, requests), labelling.LABELLER
+            requests = (
+                answers["text"].fillna("").tolist()
+                if answers["text"].notna().any()
+                else None
+            )
+            return (
+                labelling.label_responses(
+                    answers["answer"].tolist(), reasons, requests
+                ),
+                labelling.LABELLER,
+            )
         except ImportError as error:
             if labeller:
                 raise DataError(
-                    f"the classifier needs a package that is not there ({error.name}): pip install '.[models]', "
-                    "or label by the cue list alone, with --labeller cues"
+                    f"the classifier needs a package that is not there ({error.name}):"
+                    " pip install '.[models]', or label by the cue list alone, with"
+                    " --labeller cues"
                 ) from None
-    return refusals.label_by_cues(answers["answer"].tolist(), reasons), refusals.CUES_VERSION
+    return (
+        refusals.label_by_cues(answers["answer"].tolist(), reasons),
+        refusals.CUES_VERSION,
+    )

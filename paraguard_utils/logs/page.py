@@ -28,35 +28,61 @@ AUDIT_HEADINGS = {
 
 
 def display_audit(table: pd.DataFrame) -> pd.DataFrame:
-    """Turn an audit's table around for readers: a row a measure, a column a system, a dash for what is not known."""
+    """Turn an audit's table around for readers: a row a measure, a column a system, a
+    dash for what is not known.
+    """
     columns: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(table.to_dict("records")):
-        unique = f"{str(row['system'])[:MAX_NAME_CHARS]}{chr(0x200B) * number}"  # names may be alike where they are cut
+        unique = (  # names may be alike where they are cut
+            f"{str(row['system'])[:MAX_NAME_CHARS]}{chr(0x200B) * number}"
+        )
         own = columns.setdefault(unique, {})
         for name, heading in AUDIT_HEADINGS.items():
             if f"{name}_low" in table:
                 own[heading] = format_cell(row, name)
             elif name in table:
-                own[heading] = f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
+                own[heading] = (
+                    f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
+                )
     return pd.DataFrame(columns)
 
 
 def list_audit_notes(table: pd.DataFrame) -> list[str]:
     """Return the notes of an audit's table, a line each."""
-    return [f"{str(row['system'])[:MAX_NAME_CHARS]}: {row['note']}" for row in table.to_dict("records") if row["note"]]
+    return [
+        f"{str(row['system'])[:MAX_NAME_CHARS]}: {row['note']}"
+        for row in table.to_dict("records")
+        if row["note"]
+    ]
 
 
 def write_audit_page(found: Audit, out: Path) -> list[Path]:
-    """Write an audit to a folder, its tables, a figure and a page, and return the files."""
+    """Write an audit to a folder, its tables, a figure and a page, and return the
+    files.
+    """
     out.mkdir(parents=True, exist_ok=True)
     places = found.refusals["row"].astype(int)
     words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
     refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
-    tables = {"audit": found.table, "refusals": refusals, "brittle_clusters": found.brittle, "stops": found.stops}
+    tables = {
+        "audit": found.table,
+        "refusals": refusals,
+        "brittle_clusters": found.brittle,
+        "stops": found.stops,
+    }
     files = {out / f"{name}.csv": frame for name, frame in tables.items() if len(frame)}
     for file, frame in files.items():
-        safe = [column for column in ("system", "cluster", "text", "category") if column in frame]
-        frame = frame.assign(**{column: texts.escape_formulas(frame[column].astype(str)) for column in safe})
+        safe = [
+            column
+            for column in ("system", "cluster", "text", "category")
+            if column in frame
+        ]
+        frame = frame.assign(
+            **{
+                column: texts.escape_formulas(frame[column].astype(str))
+                for column in safe
+            }
+        )
         file.write_text(frame.to_csv(index=False), encoding="utf-8")
     figure = _figure(found.table, out / "audit.png")
     (out / "report.html").write_text(_render(found, refusals, figure), encoding="utf-8")
@@ -64,7 +90,10 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
 
 
 def _figure(table: pd.DataFrame, file: Path) -> Path | None:
-    """Draw FRR and DR of each system with their intervals; nothing where matplotlib is not installed."""
+    """Draw FRR and DR of each system with their intervals.
+
+    Nothing where matplotlib is not installed.
+    """
     try:
         from matplotlib import pyplot as plt
 
@@ -75,11 +104,18 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
     known = table[table["frr"].notna()].head(40)
     if known.empty:
         return None
-    figure, axes = style.subplots(1, 2, figsize=(style.PAGE_WIDTH, 0.9 + 0.28 * len(known)), sharey=True)
+    figure, axes = style.subplots(
+        1, 2, figsize=(style.PAGE_WIDTH, 0.9 + 0.28 * len(known)), sharey=True
+    )
     y = np.arange(len(known))[::-1]
-    labels = {"frr": "share of requests refused", "dr": "disagreement ratio: 0 meaning decides, 1 it does not"}
+    labels = {
+        "frr": "share of requests refused",
+        "dr": "disagreement ratio: 0 meaning decides, 1 it does not",
+    }
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
-        value, low, high = (known[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+        value, low, high = (
+            known[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high")
+        )
         ends = np.isfinite(low) & np.isfinite(high) & np.isfinite(value)
         spread = [(value - low)[ends].clip(0), (high - value)[ends].clip(0)]
         axis.errorbar(value[ends], y[ends], xerr=spread, fmt="o", color=style.INK)
@@ -87,8 +123,12 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         axis.set_xlim(0, max([1.0, *high[ends]]))
         axis.set_xlabel(label)
         axis.set_ylim(-0.6, len(known) - 0.4)
-    names = known["system"].astype(str).map(gate.remove_unprintable).str[:MAX_NAME_CHARS]
-    axes[0].set_yticks(y, names.str.replace("$", r"\$"))  # between two of them matplotlib reads mathematics
+    names = (
+        known["system"].astype(str).map(gate.remove_unprintable).str[:MAX_NAME_CHARS]
+    )
+    axes[0].set_yticks(
+        y, names.str.replace("$", r"\$")
+    )  # between two of them matplotlib reads mathematics
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
     return file
@@ -99,19 +139,39 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     image = ""
     if figure:
         coded = base64.b64encode(figure.read_bytes()).decode()
-        image = f'<img alt="share refused and disagreement ratio, by system" src="data:image/png;base64,{coded}">'
-    listed = refusals.head(_MAX_ON_PAGE).assign(system=lambda rows: rows["system"].astype(str).str[:MAX_NAME_CHARS])
-    listed = listed[[name for name in ("system", "cluster", "isolation", "text") if name in listed]]
-    said = "".join(f"<li>{html.escape(one)}</li>" for one in [*found.sentences, *list_audit_notes(found.table)])
+        image = (
+            '<img alt="share refused and disagreement ratio, by system"'
+            f' src="data:image/png;base64,{coded}">'
+        )
+    listed = refusals.head(_MAX_ON_PAGE).assign(
+        system=lambda rows: rows["system"].astype(str).str[:MAX_NAME_CHARS]
+    )
+    listed = listed[
+        [name for name in ("system", "cluster", "isolation", "text") if name in listed]
+    ]
+    said = "".join(
+        f"<li>{html.escape(one)}</li>"
+        for one in [*found.sentences, *list_audit_notes(found.table)]
+    )
     labeller = found.decisions.labelled_by
     return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
-        by="clusters" if found.decisions.clustered else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more",
+        by=(
+            "clusters"
+            if found.decisions.clustered
+            else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more"
+        ),
         said=said,
-        labelled=f" Answers were labelled by {html.escape(labeller)}." if labeller else "",
+        labelled=(
+            f" Answers were labelled by {html.escape(labeller)}." if labeller else ""
+        ),
         image=image,
         table=display_audit(found.table).to_html(border=0, na_rep=""),
-        stops=found.stops.to_html(index=False, border=0) if len(found.stops) else "<p>None.</p>",
+        stops=(
+            found.stops.to_html(index=False, border=0)
+            if len(found.stops)
+            else "<p>None.</p>"
+        ),
         listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
     )
 

@@ -1,4 +1,6 @@
-"""Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2 (`docs/method.md`, The idea)."""
+"""Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2
+(`docs/method.md`, The idea).
+"""
 
 import contextlib
 import hashlib
@@ -18,13 +20,17 @@ from paraguard_utils.stores import Store
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]  # texts to sentence vectors, a row for each text
+Embed: TypeAlias = Callable[
+    [Sequence[str]], np.ndarray
+]  # texts to sentence vectors, a row for each text
 
 ENCODER_NAME, ENCODER_DIMENSIONS = "all-minilm-l6-v2", 384
 
 
 def hash_text(text: str) -> str:
-    """Return the 16 hex digits of SHA-256 that name a text in tables and files of vectors."""
+    """Return the 16 hex digits of SHA-256 that name a text in tables and files of
+    vectors.
+    """
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
@@ -32,22 +38,32 @@ def hash_text(text: str) -> str:
 def _model() -> "SentenceTransformer":
     folder = weights.locate_weights(weights.MINILM_FILE).parent
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from sentence_transformers import SentenceTransformer  # seconds to import: only where texts are embedded
+    from sentence_transformers import (
+        SentenceTransformer,
+    )  # seconds to import: only where texts are embedded
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
+    return SentenceTransformer(
+        str(folder), device="cpu", local_files_only=True, trust_remote_code=False
+    )
 
 
 def encode_texts(texts: Sequence[str]) -> np.ndarray:
-    """Embed texts with the packaged encoder, as float16 unit vectors of shape (len(texts), 384).
+    """Embed texts with the packaged encoder, as float16 unit vectors of shape
+    (len(texts), 384).
 
-    They are rounded as they are stored, so that numbers computed now and from the store are the same. A missing or
-    altered package of the encoder raises `WeightsError`.
+    They are rounded as they are stored, so that numbers computed now and from the store
+    are the same. A missing or altered package of the encoder raises `WeightsError`.
     """
     if not len(texts):
         return np.empty((0, ENCODER_DIMENSIONS), np.float16)
-    found = _model().encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=len(texts) > 1000)
+    found = _model().encode(
+        list(texts),
+        batch_size=64,
+        normalize_embeddings=True,
+        show_progress_bar=len(texts) > 1000,
+    )
     return found.astype(np.float16)
 
 
@@ -64,24 +80,41 @@ def memoize_embedding(embed: Embed) -> Embed:
     return remembered
 
 
-def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool = False) -> np.ndarray:
-    """Return the vectors of texts of the corpus `name` as a store has them, float16 of shape (len(texts), 384).
+def stored_vectors(
+    store: Store, name: str, texts: Sequence[str], earlier: bool = False
+) -> np.ndarray:
+    """Return the vectors of texts of the corpus `name` as a store has them, float16 of
+    shape (len(texts), 384).
 
-    A live store embeds and keeps what is missing; the recorded one raises `Missing`. If an `earlier` notebook made the
-    vectors, recorded ones will do.
+    A live store embeds and keeps what is missing; the recorded one raises `Missing`. If
+    an `earlier` notebook made the vectors, recorded ones will do.
     """
-    hashes, read = [hash_text(text) for text in texts], store.read_earlier if earlier else store.read
+    hashes, read = (
+        [hash_text(text) for text in texts],
+        (store.read_earlier if earlier else store.read),
+    )
     known = pd.Series(dtype=object)
     with contextlib.suppress(Missing):
         known = read("sentences", ENCODER_NAME, name).set_index("text_hash")["vector"]
     if store.recorded and known.empty:
-        raise Missing(f"the corpus {name!r} has no recorded vectors; name a live store, for example store=live")
-    missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known.index}
+        raise Missing(
+            f"the corpus {name!r} has no recorded vectors; name a live store, for"
+            " example store=live"
+        )
+    missing = {
+        key: text
+        for key, text in zip(hashes, texts, strict=True)
+        if key not in known.index
+    }
     if missing and store.recorded:
         lacking = f"{len(missing)} texts of {name} have no recorded vector"
         raise Missing(f"{lacking}; run 01_corpus_building with a live store")
     if missing:
-        new = pd.Series(list(encode_texts(list(missing.values()))), index=list(missing), dtype=object)
+        new = pd.Series(
+            list(encode_texts(list(missing.values()))),
+            index=list(missing),
+            dtype=object,
+        )
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
@@ -90,8 +123,13 @@ def stored_vectors(store: Store, name: str, texts: Sequence[str], earlier: bool 
 
 
 def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the contextual unit vectors of each text's tokens, shapes (tokens, 384), without the two marks around."""
+    """Return the contextual unit vectors of each text's tokens, shapes (tokens, 384),
+    without the two marks around.
+    """
     found = _model().encode(
-        list(texts), batch_size=64, output_value="token_embeddings", show_progress_bar=len(texts) > 1000
+        list(texts),
+        batch_size=64,
+        output_value="token_embeddings",
+        show_progress_bar=len(texts) > 1000,
     )
     return [normalize_rows(vectors.float().cpu().numpy()[1:-1]) for vectors in found]

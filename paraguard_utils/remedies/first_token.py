@@ -1,4 +1,6 @@
-"""Learn p(refuse) on one split and choose by it on another (`docs/method.md`, Remedies)."""
+"""Learn p(refuse) on one split and choose by it on another (`docs/method.md`,
+Remedies).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -16,25 +18,40 @@ _ROUNDING = 1e-9
 
 
 def learn_refusal_rates(base: UntouchedSystem, train: Split) -> RefusalRates:
-    """Learn which first tokens begin refusals, on the benign prompts and twins of the training split."""
+    """Learn which first tokens begin refusals, on the benign prompts and twins of the
+    training split.
+    """
     parts = list(zip(base.corpora, train, strict=True))
-    traces = pd.concat([base.traces(of, prompts) for of, prompts in parts], ignore_index=True)
-    labels = pd.concat([base.decide(of, prompts) for of, prompts in parts], ignore_index=True)
+    traces = pd.concat(
+        [base.traces(of, prompts) for of, prompts in parts], ignore_index=True
+    )
+    labels = pd.concat(
+        [base.decide(of, prompts) for of, prompts in parts], ignore_index=True
+    )
     return fit_refusal_rates(traces, labels)
 
 
-def p_refuse_split(base: UntouchedSystem, split: Split, known: RefusalRates) -> list[np.ndarray]:
+def p_refuse_split(
+    base: UntouchedSystem, split: Split, known: RefusalRates
+) -> list[np.ndarray]:
     """Return p(refuse) of the benign prompts of a split, and of its twins."""
-    return [p_refuse(base.traces(of, prompts), known) for of, prompts in zip(base.corpora, split, strict=True)]
+    return [
+        p_refuse(base.traces(of, prompts), known)
+        for of, prompts in zip(base.corpora, split, strict=True)
+    ]
 
 
 def choose_by_youden(
-    values: Iterable[_Value], rejected: Callable[[_Value], Sequence[np.ndarray]], untouched: float
+    values: Iterable[_Value],
+    rejected: Callable[[_Value], Sequence[np.ndarray]],
+    untouched: float,
 ) -> _Value | None:
-    """Choose the value with the highest Youden's J: the share of twins rejected minus that of benign prompts.
+    """Choose the value with the highest Youden's J: the share of twins rejected minus
+    that of benign prompts.
 
-    The weakest value comes first. `rejected` returns what a value rejects of the benign validation prompts and of
-    their twins: decisions, or p(refuse). None if all reject a larger share of the benign prompts than `untouched`.
+    The weakest value comes first. `rejected` returns what a value rejects of the benign
+    validation prompts and of their twins: decisions, or p(refuse). None if all reject a
+    larger share of the benign prompts than `untouched`.
     """
     found, highest = None, -np.inf
     for value in values:

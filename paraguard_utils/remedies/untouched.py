@@ -1,4 +1,6 @@
-"""The system that remedies are applied to: a model with its system prompt, as the store knows it."""
+"""The system that remedies are applied to: a model with its system prompt, as the store
+knows it.
+"""
 
 import copy
 from collections.abc import Mapping
@@ -17,13 +19,21 @@ from paraguard_utils.stores import Store, read_meta
 class UntouchedSystem:
     """A chat model with its system prompt, and its traces and labels in a store.
 
-    `corpora` are the corpus and its twins, by name. Of the settings max_new_tokens, batch, dtype, device and
-    without_template are used. `third` is the number of the split that remedies are reported on, and part of the names
-    of what they learn and ask; 0: none.
+    `corpora` are the corpus and its twins, by name. Of the settings max_new_tokens,
+    batch, dtype, device and without_template are used. `third` is the number of the
+    split that remedies are reported on, and part of the names of what they learn and
+    ask; 0: none.
     """
 
-    def __init__(self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings) -> None:
-        self.store, self.name, self.corpora, self.settings = store, name, dict(corpora), settings
+    def __init__(
+        self, store: Store, name: str, corpora: Mapping[str, Corpus], settings: Settings
+    ) -> None:
+        self.store, self.name, self.corpora, self.settings = (
+            store,
+            name,
+            dict(corpora),
+            settings,
+        )
         self.wrapper = name.rpartition("--")[2]
         self.decoding = prompting.Decoding(settings.max_new_tokens)
         self.third = 0
@@ -32,7 +42,9 @@ class UntouchedSystem:
         self._labels: dict[str, Labels] = {}
 
     def reported_on(self, third: int) -> Self:
-        """Return the same system, sharing model and caches, for remedies that are reported on another split."""
+        """Return the same system, sharing model and caches, for remedies that are
+        reported on another split.
+        """
         other = copy.copy(self)
         other.third = third
         return other
@@ -42,31 +54,51 @@ class UntouchedSystem:
         return name_remedied(of, remedy, self.third if of in self.corpora else 0)
 
     def decide(self, of: str, prompts: Corpus | None = None) -> Labels:
-        """Return labels of the model's own answers to prompts (None: to all), with `queries`, which is 1."""
+        """Return labels of the model's own answers to prompts (None: to all), with
+        `queries`, which is 1.
+        """
         if of not in self._labels:
-            self._labels[of] = labelling.read_labels(self.store, of, self.name)[1].assign(queries=1)
+            self._labels[of] = labelling.read_labels(self.store, of, self.name)[
+                1
+            ].assign(queries=1)
         found = self._labels[of]
         return found if prompts is None else select_prompts(found, prompts)
 
     def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
-        """Return the model's traces, by default under its own wrapper; Missing if it lacks prompts or probabilities."""
+        """Return the model's traces, by default under its own wrapper.
+
+        Missing if it lacks prompts or probabilities.
+        """
         wrapper = wrapper or self.wrapper
         if of not in self.corpora or prompts is None:
-            raise Missing(f"no traces of {of} are kept, without which nothing can be decided on it")
+            raise Missing(
+                f"no traces of {of} are kept, without which nothing can be decided"
+                " on it"
+            )
         if (of, wrapper) not in self._traces:
-            target = prompting.make_target_name(prompting.model_of_target(self.name), wrapper)
+            target = prompting.make_target_name(
+                prompting.model_of_target(self.name), wrapper
+            )
             found = trace_store.read_traces(self.store, of, self.corpora[of], target)
             untold = int((found["next_ids"].map(len) == 0).sum())
             if untold:
-                raise Missing(f"{untold} of {len(found)} prompts of {of} have no next-token probabilities")
+                raise Missing(
+                    f"{untold} of {len(found)} prompts of {of} have no next-token"
+                    " probabilities"
+                )
             self._traces[of, wrapper] = found
         return select_prompts(self._traces[of, wrapper], prompts)
 
     @property
     def local(self) -> LocalBackend:
-        """The loaded model. Raises Missing for a model behind a server, since only its answers can be changed."""
+        """The loaded model. Raises Missing for a model behind a server, since only its
+        answers can be changed.
+        """
         if prompting.is_served_target(self.name):
-            raise Missing(f"{self.name} is behind a server; remedies that ask need the model's weights here")
+            raise Missing(
+                f"{self.name} is behind a server; remedies that ask need the model's"
+                " weights here"
+            )
         if not self._loaded:
             self._loaded.append(LocalBackend(self.load(packed=True)))
         return self._loaded[0]
@@ -77,7 +109,15 @@ class UntouchedSystem:
         return self.local.context(read_wrapper(self.wrapper), self.decoding)
 
     def load(self, packed: bool) -> loading.LoadedModel:
-        """Load a new copy of the model, by the parameter `model` that named it when it was asked."""
+        """Load a new copy of the model, by the parameter `model` that named it when it
+        was asked.
+        """
         meta = read_meta(self.store.path("traces", next(iter(self.corpora)), self.name))
-        given = (self.settings.dtype, self.settings.device, self.settings.without_template)
-        return loading.load_model(loading.resolve_model(meta.get("model", "")), *given, packed=packed)
+        given = (
+            self.settings.dtype,
+            self.settings.device,
+            self.settings.without_template,
+        )
+        return loading.load_model(
+            loading.resolve_model(meta.get("model", "")), *given, packed=packed
+        )

@@ -1,1 +1,4 @@
-"""What a reader sees: tables, findings in words, figures, the explorer. Nothing is estimated here."""
+"""What a reader sees: tables, findings in words, figures, the explorer.
+
+Nothing is estimated here.
+"""

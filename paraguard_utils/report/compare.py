@@ -9,24 +9,36 @@ from paraguard_utils import registry, stores
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
-RUN_TOLERANCE = 0.01  # two runs agree that differ by this share of a number's 95 % interval, or of itself without one
+# Two runs agree that differ by this share of a number's 95 % interval, or of itself
+# without one
+RUN_TOLERANCE = 0.01
 
 
 def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
-    """Compare two versions of a table cell by cell, in the rows (identified by the columns `keys`) that both have.
+    """Compare two versions of a table cell by cell, in the rows (identified by the
+    columns `keys`) that both have.
 
-    Returns keys, column, recorded, live, share: the difference as a share of the width of the recorded 95 % interval of
-    that number; of its own size without one; infinite for different texts or if one is undefined; 0 if both are.
+    Returns keys, column, recorded, live, share: the difference as a share of the width
+    of the recorded 95 % interval of that number; of its own size without one; infinite
+    for different texts or if one is undefined; 0 if both are.
     """
     keys = list(keys)
-    old, new = (frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live))
+    old, new = (
+        frame.astype(object).melt(keys, var_name="column") for frame in (recorded, live)
+    )
     both = old.merge(new, on=[*keys, "column"], suffixes=("_recorded", "_live"))
     both = both.rename(columns=lambda name: name.removeprefix("value_"))
     names = [name.removesuffix("_low") for name in recorded if name.endswith("_low")]
     spans = {name: recorded[f"{name}_high"] - recorded[f"{name}_low"] for name in names}
-    widths = recorded[keys].assign(**spans).melt(keys, var_name="estimate", value_name="width")
+    widths = (
+        recorded[keys]
+        .assign(**spans)
+        .melt(keys, var_name="estimate", value_name="width")
+    )
     estimates = both["column"].str.replace(r"_(low|high)$", "", regex=True)
-    width = both.assign(estimate=estimates).merge(widths, on=[*keys, "estimate"], how="left")["width"]
+    width = both.assign(estimate=estimates).merge(
+        widths, on=[*keys, "estimate"], how="left"
+    )["width"]
     cells = zip(both["recorded"], both["live"], width, strict=True)
     return both.assign(share=[_share(old, new, wide) for old, new, wide in cells])
 
@@ -41,20 +53,37 @@ def _share(old: str | float, new: str | float, width: float) -> float:
     return abs(old - new) / size
 
 
-def describe_differences(name: str, compared: pd.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Describe `compare_cells` in one line, and the 20 cells furthest beyond `RUN_TOLERANCE` in one line each."""
+def describe_differences(
+    name: str, compared: pd.DataFrame, keys: Sequence[str]
+) -> list[str]:
+    """Describe `compare_cells` in one line, and the 20 cells furthest beyond
+    `RUN_TOLERANCE` in one line each.
+    """
     if compared.empty:
         return [f"{name}: no row that both runs computed"]
     numbers = compared["share"][np.isfinite(compared["share"])]
-    differ = f"{(numbers > RUN_TOLERANCE).sum()} of {len(numbers)} numbers differ by more than {RUN_TOLERANCE:.0%}"
-    of = f"of the interval's width (of the number where it has none); largest difference {numbers.max():.2%}"
+    differ = (
+        f"{(numbers > RUN_TOLERANCE).sum()} of {len(numbers)} numbers differ by more"
+        f" than {RUN_TOLERANCE:.0%}"
+    )
+    of = (
+        "of the interval's width (of the number where it has none); largest difference"
+        f" {numbers.max():.2%}"
+    )
     lines = [f"{name}: {differ} {of}"]
     if len(numbers) < len(compared):
-        lines.append(f"  {len(compared) - len(numbers)} texts differ, or are undefined in one run")
-    beyond = compared[compared["share"] > RUN_TOLERANCE].sort_values("share", ascending=False, kind="stable")
+        lines.append(
+            f"  {len(compared) - len(numbers)} texts differ, or are undefined in"
+            " one run"
+        )
+    beyond = compared[compared["share"] > RUN_TOLERANCE].sort_values(
+        "share", ascending=False, kind="stable"
+    )
     for row in beyond.head(20).to_dict("records"):
         where = ", ".join(str(row[key]) for key in keys)
-        lines.append(f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live")
+        lines.append(
+            f"  {where}: {row['column']} {row['recorded']} recorded, {row['live']} live"
+        )
     return lines
 
 
@@ -75,15 +104,26 @@ def compare_with_record(live: stores.Store) -> list[str]:
     asked = [name for name in known if live.has("labels", CORPUS, name)]
     for name in known:
         if name not in asked:
-            lines.append(f"labels of {name}: not asked in this store, its rows are the recorded ones")
+            lines.append(
+                f"labels of {name}: not asked in this store, its rows are the recorded"
+                " ones"
+            )
         elif not recorded.has("labels", CORPUS, name):
             lines.append(f"labels of {name}: nothing recorded")
         else:
-            old, new = (store.read("labels", CORPUS, name).set_index("prompt_id") for store in (recorded, live))
-            both = old.index.intersection(new.index)  # an interrupted store may hold fewer
+            old, new = (
+                store.read("labels", CORPUS, name).set_index("prompt_id")
+                for store in (recorded, live)
+            )
+            both = old.index.intersection(
+                new.index
+            )  # an interrupted store may hold fewer
             same = old.loc[both, "label"].eq(new.loc[both, "label"])
             equal, total = equal + int(same.sum()), total + len(same)
-            lines += [f"label of {prompt} by {name}: {old['label'][prompt]} recorded" for prompt in same.index[~same]]
+            lines += [
+                f"label of {prompt} by {name}: {old['label'][prompt]} recorded"
+                for prompt in same.index[~same]
+            ]
     if total:
         lines.insert(0, f"labels: {equal} of {total} equal ({equal / total:.2%})")
     for name, keys in COMPARED_TABLES.items():
@@ -91,10 +131,17 @@ def compare_with_record(live: stores.Store) -> list[str]:
             lines.append(f"{name}: nothing recorded")
             continue
         # Which store a row comes from is no number.
-        old, new = (store.read("tables", name).drop(columns="store", errors="ignore") for store in (recorded, live))
+        old, new = (
+            store.read("tables", name).drop(columns="store", errors="ignore")
+            for store in (recorded, live)
+        )
         old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
         both = compare_cells(old, new, keys)
-        # A live run asks the default targets for harm under one wrapper, and XSTest where it is told where that lies.
-        unasked = both["column"].str.match("twins|benign_rejected|apart|auc|xstest") & both["live"].isna()
+        # A live run asks the default targets for harm under one wrapper, and XSTest
+        # where it is told where that lies.
+        unasked = (
+            both["column"].str.match("twins|benign_rejected|apart|auc|xstest")
+            & both["live"].isna()
+        )
         lines += describe_differences(name, both[~unasked], keys)
     return lines

@@ -1,4 +1,6 @@
-"""What may be published of a corpus whose texts must not be: counts and estimates, by benchmark too (ours)."""
+"""What may be published of a corpus whose texts must not be: counts and estimates, by
+benchmark too (ours).
+"""
 
 from collections.abc import Mapping
 
@@ -12,7 +14,9 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-NOTEBOOK_TABLES = {  # without texts: what each is called, where it comes from, and the notebook that writes that
+# Without texts: what each is called, where it comes from, and the notebook that writes
+# that
+NOTEBOOK_TABLES = {
     "targets": ("table1_targets", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
@@ -22,32 +26,47 @@ NOTEBOOK_TABLES = {  # without texts: what each is called, where it comes from, 
 FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "labels")
 
 
-def estimate_by_source(target: str, corpus: Corpus, labels: Labels, seed: int = SEED) -> Table:
-    """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters resampled inside it."""
+def estimate_by_source(
+    target: str, corpus: Corpus, labels: Labels, seed: int = SEED
+) -> Table:
+    """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters
+    resampled inside it.
+    """
     rows = []
     for source in [*sorted(set(corpus["source"])), "all"]:
         own = (corpus["source"] == source).to_numpy() | (source == "all")
         clusters = ClusterBootstrap(corpus.loc[own, "cluster_id"], seed=seed)
-        rows.append({"source": source, **confusion.rate_row(target, corpus[own], labels[own], clusters)})
+        rows.append(
+            {
+                "source": source,
+                **confusion.rate_row(target, corpus[own], labels[own], clusters),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
-    """Return the labels of each prompt, a column a target (accept, reject or another label), without a text.
+    """Return the labels of each prompt, a column a target (accept, reject or another
+    label), without a text.
 
-    Labels are in corpus order. Columns before them: prompt_id (the benchmark, the number of its row, the variant),
-    cluster_id, source, strategy, text_hash (16 hex digits of SHA-256).
+    Labels are in corpus order. Columns before them: prompt_id (the benchmark, the
+    number of its row, the variant), cluster_id, source, strategy, text_hash (16 hex
+    digits of SHA-256).
     """
     found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
     found["text_hash"] = [encoder.hash_text(text) for text in corpus["text"]]
-    return found.assign(**{name: own["label"].to_numpy() for name, own in labels.items()})
+    return found.assign(
+        **{name: own["label"].to_numpy() for name, own in labels.items()}
+    )
 
 
 def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
-    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so on, and return them.
+    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so
+    on, and return them.
 
-    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1, with minutes and most gigabytes
-    of asking; `seed` is that of the intervals by benchmark and wording. A table of another corpus is a DataError.
+    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1,
+    with minutes and most gigabytes of asking; `seed` is that of the intervals by
+    benchmark and wording. A table of another corpus is a DataError.
     """
     found: dict[str, Table] = {}
     for key, (table, notebook) in NOTEBOOK_TABLES.items():
@@ -55,23 +74,55 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
         file = store.path("tables", table)
         if stores.read_meta(file)["parameters"]["corpus"] != name:
             run = f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
-            raise DataError(f"{paths.display_path(file)} is of another corpus than {name}; run: {run}")
+            raise DataError(
+                f"{paths.display_path(file)} is of another corpus than {name}; run:"
+                f" {run}"
+            )
         found[key] = frame.drop(columns="store", errors="ignore")
-    corpus, targets = store.read("corpus", name), list(dict.fromkeys(found["targets"]["target"]))
-    costs = [{"target": one} | trace_store.asking_cost(store, name, one, len(corpus)) for one in targets]
+    corpus, targets = (
+        store.read("corpus", name),
+        list(dict.fromkeys(found["targets"]["target"])),
+    )
+    costs = [
+        {"target": one} | trace_store.asking_cost(store, name, one, len(corpus))
+        for one in targets
+    ]
     found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
-    read = {one: labelling.read_matching_labels(store, name, one, store.read("traces", name, one)) for one in targets}
-    parts = [estimate_by_source(one, corpus, labels, seed) for one, labels in read.items()]
+    read = {
+        one: labelling.read_matching_labels(
+            store, name, one, store.read("traces", name, one)
+        )
+        for one in targets
+    }
+    parts = [
+        estimate_by_source(one, corpus, labels, seed) for one, labels in read.items()
+    ]
     found["sources"] = pd.concat(parts, ignore_index=True)
-    guards = [one for one in registry.published_targets("guard").index if store.has("labels", name, one)]
-    labels = {one: labelling.read_decisions(store, name, one) for one in [*targets, *guards]}
+    guards = [
+        one
+        for one in registry.published_targets("guard").index
+        if store.has("labels", name, one)
+    ]
+    labels = {
+        one: labelling.read_decisions(store, name, one) for one in [*targets, *guards]
+    }
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
-    # The positive control of DR by shared wording is the guard that compares sentence vectors.
-    split, found["wording_curves"] = wording.wording_tables(corpus, labels, clusters, "harmful-exemplars")
-    kinds = split["target"].isin(registry.published_targets("guard").index).map({True: "guard", False: "chat"})
+    # The positive control of DR by shared wording is the guard that compares sentence
+    # vectors.
+    split, found["wording_curves"] = wording.wording_tables(
+        corpus, labels, clusters, "harmful-exemplars"
+    )
+    kinds = (
+        split["target"]
+        .isin(registry.published_targets("guard").index)
+        .map({True: "guard", False: "chat"})
+    )
     found["wording"] = split.assign(kind=kinds, n_prompts=len(corpus))
     found["labels"] = publishable_labels(corpus, labels)
-    meta = {"parameters": {"corpus": name, "seed": seed}, "inputs": {"corpus": stores.frame_hash(corpus)}}
+    meta = {
+        "parameters": {"corpus": name, "seed": seed},
+        "inputs": {"corpus": stores.frame_hash(corpus)},
+    }
     for key, frame in found.items():
         store.write("tables", f"{name}_{key}", frame=frame, meta=meta)
     return found

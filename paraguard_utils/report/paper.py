@@ -1,4 +1,6 @@
-"""The numbers of the paper, version 2, that stand beside ours: read from `data/paper_values.csv`, never typed."""
+"""The numbers of the paper, version 2, that stand beside ours: read from
+`data/paper_values.csv`, never typed.
+"""
 
 from functools import cache
 
@@ -12,12 +14,18 @@ PAPER_VALUES_FILE = paths.DATA / "paper_values.csv"
 
 @cache
 def read_paper_values() -> Table:
-    """Read the paper's values by item: what, value, written (with its digits), where (table, figure or "text")."""
-    table = pd.read_csv(PAPER_VALUES_FILE, index_col="item", dtype=str, keep_default_na=False)
+    """Read the paper's values by item: what, value, written (with its digits), where
+    (table, figure or "text").
+    """
+    table = pd.read_csv(
+        PAPER_VALUES_FILE, index_col="item", dtype=str, keep_default_na=False
+    )
     table.insert(1, "written", table["value"])
     return table.assign(value=table["value"].astype(float))
 
 
 def paper_value(item: str) -> float:
-    """Return one number of the paper, by its item in `data/paper_values.csv`, such as "cohort.risky"."""
+    """Return one number of the paper, by its item in `data/paper_values.csv`, such as
+    "cohort.risky".
+    """
     return float(read_paper_values().at[item, "value"])

@@ -1,4 +1,6 @@
-"""What `paraguard.yaml` names: the requests, the label of an answer, and measures of all labels with their ends."""
+"""What `paraguard.yaml` names: the requests, the label of an answer, and measures of
+all labels with their ends.
+"""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -26,14 +28,28 @@ def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decided]:
 
 @cache
 def _measured(items: tuple[Decided, ...]) -> dict[str, float]:
-    return measure_decisions(pd.DataFrame(items, columns=["label", "cluster", "harmful"]))
+    return measure_decisions(
+        pd.DataFrame(items, columns=["label", "cluster", "harmful"])
+    )
 
 
 def _one(name: str, items: Sequence[Decided]) -> float:
     return _measured(tuple(items))[name]
 
 
-_METRICS = [f"{name}{end}" for name in ("frr", "dr", "rephrased3") for end in ("", "_low", "_high")]
-frr, frr_low, frr_high, dr, dr_low, dr_high, rephrased3, rephrased3_low, rephrased3_high = (
-    partial(_one, name) for name in _METRICS
-)
+_METRICS = [
+    f"{name}{end}"
+    for name in ("frr", "dr", "rephrased3")
+    for end in ("", "_low", "_high")
+]
+(
+    frr,
+    frr_low,
+    frr_high,
+    dr,
+    dr_low,
+    dr_high,
+    rephrased3,
+    rephrased3_low,
+    rephrased3_high,
+) = (partial(_one, name) for name in _METRICS)

@@ -1,12 +1,20 @@
-"""Refuse requests of high perplexity (Alon and Kamfonas, arXiv 2308.14132; Jain et al., 2309.00614)."""
+"""Refuse requests of high perplexity (Alon and Kamfonas, arXiv 2308.14132; Jain et al.,
+2309.00614).
+"""
 
 import numpy as np
 
 from paraguard_utils.analysis.signals import trace_perplexity
-from paraguard_utils.remedies.contract import RemediedSystem, Remedy, Split, UntouchedSystem
+from paraguard_utils.remedies.contract import (
+    RemediedSystem,
+    Remedy,
+    Split,
+    UntouchedSystem,
+)
 from paraguard_utils.schemas import Corpus, Labels
 
-PERPLEXITY_QUANTILE = 0.95  # of the benign validation prompts; the papers take the maximum over some harmless set
+# Of the benign validation prompts; the papers take the maximum over some harmless set
+PERPLEXITY_QUANTILE = 0.95
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
@@ -15,7 +23,10 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 
     def decide(of: str, prompts: Corpus | None) -> Labels:
         odd = trace_perplexity(base.traces(of, prompts))
-        limit = np.quantile(trace_perplexity(base.traces(benign, validation.benign)), PERPLEXITY_QUANTILE)
+        limit = np.quantile(
+            trace_perplexity(base.traces(benign, validation.benign)),
+            PERPLEXITY_QUANTILE,
+        )
         own = base.decide(of, prompts)
         return own.assign(label=own["label"].mask(odd > limit, "reject"))
 
