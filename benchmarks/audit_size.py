@@ -40,7 +40,7 @@ def write(file, rows, seed=0):
 
 AUDIT = """
 import resource, sys
-from paraguard_utils.__main__ import main
+from paraguard_tools.__main__ import main
 try:
     main()
 finally:

@@ -48,7 +48,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import chance, confusion, signals, validity, variance
+from paraguard_lab.analysis import chance, validity, variance
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns

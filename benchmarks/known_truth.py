@@ -32,7 +32,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import confusion, predictions, signals, validity
+from paraguard_utils.analysis import confusion, signals
+from paraguard_lab.analysis import predictions, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, prompting, trace_store

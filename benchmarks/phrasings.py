@@ -37,8 +37,10 @@ from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
 from paraguard_utils import stores
-from paraguard_utils.analysis import rephrasing, triggers, wording
-from paraguard_utils.core import disagreement, label_noise
+from paraguard_utils.analysis import rephrasing, wording
+from paraguard_lab.analysis import triggers
+from paraguard_utils.core import disagreement
+from paraguard_lab.core import label_noise
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import too_few_for_odds

@@ -23,21 +23,12 @@ import torch
 from tqdm import tqdm
 
 from paraguard_utils import paths, registry, settings, stores
-from paraguard_utils.corpus import reword
+from paraguard_lab.corpus import reword
 from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.remedies import inside, splits
-from paraguard_utils.remedies.catalogue import (
-    UNTOUCHED,
-    ablated,
-    demonstrations,
-    rewritten,
-    self_cd,
-    self_reminder,
-    smooth_llm,
-    steered,
-)
-from paraguard_utils.remedies.untouched import UntouchedSystem
+from paraguard_lab.remedies import inside, splits
+from paraguard_lab.remedies.catalogue import UNTOUCHED, ablated, demonstrations, rewritten, self_cd, self_reminder, smooth_llm, steered
+from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus
 
 TARGET = "smollm2-135m-instruct-q4_1--safety"

@@ -24,7 +24,8 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import stores
-from paraguard_utils.analysis import chance, confusion, signals
+from paraguard_lab.analysis import chance
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap

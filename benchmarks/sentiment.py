@@ -39,13 +39,8 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.analysis import (
-    confusion,
-    evaluation,
-    predictions,
-    signals,
-    validity,
-)
+from paraguard_utils.analysis import confusion, evaluation, signals
+from paraguard_lab.analysis import predictions, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS

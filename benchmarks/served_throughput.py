@@ -23,7 +23,8 @@ import openai
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.models import loading, prompting, served, trace_store
+from paraguard_utils.models import loading, prompting, trace_store
+from paraguard_tools.servers import served
 
 MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
 ASKED = {"answers only": ("text", 0), "all": ("full", 64)}

@@ -28,7 +28,7 @@ import torch
 from tqdm import tqdm
 
 from paraguard_utils import paths, registry, settings, stores
-from paraguard_utils.corpus import reword
+from paraguard_lab.corpus import reword
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from paraguard_utils import __version__, registry, stores  # noqa: E402
-from paraguard_utils.report import croissant, numbers  # noqa: E402
+from paraguard_lab.report import croissant, numbers  # noqa: E402
 from paraguard_utils.settings import CORPUS, TWINS  # noqa: E402
 
 FOLDER = Path(__file__).parent / "dataset"

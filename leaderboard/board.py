@@ -32,10 +32,7 @@ from paraguard_utils.core import disagreement  # noqa: E402
 from paraguard_utils.core.decisions import as_refused  # noqa: E402
 from paraguard_utils.core.estimates import ClusterBootstrap  # noqa: E402
 from paraguard_utils.errors import DataError, UserError  # noqa: E402
-from paraguard_utils.harness.requests import (  # noqa: E402
-    measure_decisions,
-    read_requests,
-)
+from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
 from paraguard_utils.models import prompting  # noqa: E402
 from paraguard_utils.report import tables  # noqa: E402
 from paraguard_utils.report.figures import style  # noqa: E402

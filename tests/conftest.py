@@ -120,7 +120,7 @@ def command(monkeypatch, capsys):
     """The command line, run in this process: what it prints and the line it ends with,
     "" where all went well.
     """
-    from paraguard_utils import __main__
+    from paraguard_tools import __main__
 
     def call(*arguments):
         monkeypatch.setattr("sys.argv", ["paraguard", *arguments])

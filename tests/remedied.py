@@ -11,12 +11,12 @@ import torch
 from asking import ANSWERS
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from paraguard_lab.labels.follow_ups import LONG_ANSWER_TOKENS
+from paraguard_lab.remedies.catalogue import tuned
+from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import targets
-from paraguard_utils.labels.follow_ups import LONG_ANSWER_TOKENS
 from paraguard_utils.models import engine, prompting, trace_store
-from paraguard_utils.remedies.catalogue import tuned
-from paraguard_utils.remedies.untouched import UntouchedSystem
 
 LAYERS = 6
 BENIGN, TWINS = "mini", "wicked"

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from huggingface_hub import DatasetCard
 
+from paraguard_lab.report import croissant, numbers
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.report import croissant, numbers
 from paraguard_utils.schemas import SCHEMAS
 
 TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")

@@ -110,7 +110,7 @@ _PACKAGES: """
 REMEDY = {
     "paraguard_utils/remedies/catalogue/yes_to_all.py": {
         "": (
-            """from paraguard_utils.remedies.contract import RemediedSystem, Remedy
+            """from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 
 
 def apply(base, train, validation):
@@ -181,7 +181,7 @@ assert registry.display_titles(["tabulate"]) == ["Shouted"]
         REMEDY,
         2,
         """
-from paraguard_utils.remedies import catalogue
+from paraguard_lab.remedies import catalogue
 assert catalogue.all_remedies()["yes-to-all"].kind == "decision"
 """,
     ),

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from paraguard_utils import paths, run
+from paraguard_lab import run
+from paraguard_lab.report import numbers
+from paraguard_utils import paths
 from paraguard_utils.errors import DataError
-from paraguard_utils.report import numbers
 
 DOCS = (
     "docs/method.md",

@@ -9,7 +9,8 @@ import papermill
 import pytest
 from asking import code_cells, run_here
 
-from paraguard_utils import paths, run, settings
+from paraguard_lab import run
+from paraguard_utils import paths, settings
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.settings import Settings
 

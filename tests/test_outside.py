@@ -7,8 +7,10 @@ import outside
 import pandas as pd
 import pytest
 
-from paraguard_utils import paths, registry, run, stores
-from paraguard_utils.analysis import evaluation, label_noise, rephrasing, wording
+from paraguard_lab import run
+from paraguard_lab.analysis import label_noise
+from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis import evaluation, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words

@@ -150,7 +150,7 @@ def with_requirements(names):
 
 @pytest.mark.slow
 def test_what_the_command_line_and_labelling_import_is_a_dependency():
-    assert distributions(loaded_with("paraguard_utils.__main__")) <= with_requirements(
+    assert distributions(loaded_with("paraguard_tools.__main__")) <= with_requirements(
         CORE
     )
     assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {
@@ -349,7 +349,7 @@ class Only(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Only())
 sys.argv = ["paraguard", "audit", {file!r}, "--out", {out!r}]
-from paraguard_utils.__main__ import main
+from paraguard_tools.__main__ import main
 main()
 """
 
@@ -451,7 +451,7 @@ asked = None
 if "inspect" in sys.argv:
     from inspect_ai import eval as evaluate
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
-    from paraguard_utils.harness.inspect_task import paraguard as task
+    from paraguard_tools.harness.inspect_task import paraguard as task
 
     said = {"reject": "I'm sorry, but I can't help with that.", "accept": "Sure: dig."}
     answers = {text: said[label] for text, label in zip(log["text"], log["decision"])}

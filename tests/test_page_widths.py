@@ -5,7 +5,8 @@ import subprocess
 import pytest
 from nbconvert import HTMLExporter
 
-from paraguard_utils import paths, run
+from paraguard_lab import run
+from paraguard_utils import paths
 
 WIDTH = 778
 """Pixels that GitHub gives a cell."""

@@ -13,14 +13,17 @@ import pytest
 import yaml
 from processors import elsewhere
 
-from paraguard_utils import paths, registry, run, settings, stores
-from paraguard_utils.analysis import confusion, pipeline, validity
+from paraguard_lab import run
+from paraguard_lab.analysis import validity
+from paraguard_lab.report import numbers
+from paraguard_utils import paths, registry, settings, stores
+from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PPL_READINGS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
-from paraguard_utils.report import figures, numbers
+from paraguard_utils.report import figures
 from paraguard_utils.report.figures import style
 
 RECORDED = stores.Store("recorded")

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils.analysis.confusion import CI_COLUMNS, select_rejections
 from paraguard_utils.core.confusion import CR_THRESHOLDS, to_percent
 from paraguard_utils.core.estimates import (
@@ -21,7 +22,6 @@ from paraguard_utils.core.estimates import (
     adjust_holm,
     to_columns,
 )
-from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Scores, Table
 from paraguard_utils.settings import Gates

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.core import disagreement
@@ -23,7 +24,6 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.core.measures import MEASURES
-from paraguard_utils.core.neighbours import MIN_SIMILARITY
 from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 

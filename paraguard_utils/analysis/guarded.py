@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import validity
+from paraguard_lab.core.thresholds import choose_promised_cut
 from paraguard_utils import registry, unsafe
-from paraguard_utils.analysis import confusion, pipeline, validity
+from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.evaluation import Evaluation, is_scored
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
@@ -22,7 +24,6 @@ from paraguard_utils.core.estimates import (
     Estimate,
     to_columns,
 )
-from paraguard_utils.core.thresholds import choose_promised_cut
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling

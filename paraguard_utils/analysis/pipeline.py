@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import surrogate
 from paraguard_utils import paths, registry
-from paraguard_utils.analysis import confusion, signals, surrogate
+from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling

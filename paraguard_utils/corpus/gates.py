@@ -10,12 +10,13 @@ import pandas as pd
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
 
+from paraguard_lab.corpus import fluency
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.risk import BIN_EDGES, RiskFunction, surface_risk
 from paraguard_utils.errors import DataError
-from paraguard_utils.models import encoder, fluency
+from paraguard_utils.models import encoder
 from paraguard_utils.schemas import SCHEMAS, STRATEGIES, Candidates, Corpus, Table
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import (

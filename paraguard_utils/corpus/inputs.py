@@ -7,11 +7,12 @@ from functools import partial
 
 import pandas as pd
 
+from paraguard_lab.corpus import benchmarks, fluency, paraphrase
+from paraguard_lab.corpus.writer import PARAPHRASE_DECODING, Authors
 from paraguard_utils import paths, unsafe
-from paraguard_utils.corpus import benchmarks, gates, paraphrase
-from paraguard_utils.corpus.writer import PARAPHRASE_DECODING, Authors
+from paraguard_utils.corpus import gates
 from paraguard_utils.errors import Missing
-from paraguard_utils.models import encoder, fluency, loading
+from paraguard_utils.models import encoder, loading
 from paraguard_utils.paths import resolve_input
 from paraguard_utils.schemas import Seeds
 from paraguard_utils.settings import Gates

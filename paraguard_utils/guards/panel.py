@@ -20,9 +20,10 @@ import pandas as pd
 import yaml
 from tqdm import tqdm
 
+from paraguard_tools.guards import chat, formats
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
-from paraguard_utils.guards import chat, formats, packaged
+from paraguard_utils.guards import packaged
 from paraguard_utils.guards.contract import (
     Guard,
     GuardNotes,
@@ -321,7 +322,7 @@ def _from_deployed(
 
     Fields that are `given` override those of the entry it matches.
     """
-    from paraguard_utils.guards import deployed  # takes seconds, for torch
+    from paraguard_tools.guards import deployed  # takes seconds, for torch
 
     entries = registry.guard_entries("deployed")
     like = str(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from paraguard_lab.labels import agreement
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
-from paraguard_utils.labels import agreement
 from paraguard_utils.schemas import Labels, Table
 
 READINGS_FILE = paths.DATA / "labels" / "readings.csv"

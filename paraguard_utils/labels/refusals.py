@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import re2
 
-from paraguard_utils import paths, stops
+from paraguard_tools.servers import stops
+from paraguard_utils import paths
 from paraguard_utils.text import THINKING_BLOCK
 
 CUES_VERSION = "cues-3"

@@ -11,19 +11,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.labels import judge
+from paraguard_tools.servers import ray_cluster, served
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core import decisions, disagreement
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.labels import judge, labelling
-from paraguard_utils.models import (
-    backends,
-    loading,
-    local,
-    prompting,
-    ray_cluster,
-    served,
-    trace_store,
-)
+from paraguard_utils.labels import labelling
+from paraguard_utils.models import backends, loading, local, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
 from paraguard_utils.stores import Store

@@ -5,8 +5,9 @@ or a folder of files.
 from pathlib import Path
 from typing import TypeAlias
 
+from paraguard_tools.servers import batch_files, ray_cluster, served
 from paraguard_utils import registry
-from paraguard_utils.models import batch_files, loading, ray_cluster, served
+from paraguard_utils.models import loading
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.settings import RAY_DEVICE, SERVED_PREFIX, Settings
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.analysis.cohorts import BINNINGS, to_percent
-from paraguard_utils.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles

@@ -3,7 +3,8 @@
 `publish_figure` writes one and shows it.
 """
 
-from paraguard_utils.report.figures import cohorts, corpus, guards, scoring, validity
+from paraguard_lab.report.figures import validity
+from paraguard_utils.report.figures import cohorts, corpus, guards, scoring
 from paraguard_utils.report.figures.style import publish_figure as publish_figure
 
 for _module in (cohorts, corpus, guards, scoring, validity):

@@ -5,9 +5,9 @@ both corpora.
 import numpy as np
 from matplotlib.figure import Figure
 
+from paraguard_lab.remedies.catalogue import UNTOUCHED, guarded
 from paraguard_utils.models.prompting import model_of_target
 from paraguard_utils.registry import display_titles
-from paraguard_utils.remedies.catalogue import UNTOUCHED, guarded
 from paraguard_utils.report.figures import style
 from paraguard_utils.schemas import Table
 

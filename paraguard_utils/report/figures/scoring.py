@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 
-from paraguard_utils.analysis import confusion, validity, wording
-from paraguard_utils.analysis.variance import HOT
+from paraguard_lab.analysis import validity
+from paraguard_lab.analysis.variance import HOT
+from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS, ClusterBootstrap

@@ -1,0 +1,1 @@
+"""What the measures measure: chance, validity, sensitivity, variance, vetoes, predictions."""

@@ -1,0 +1,1 @@
+"""Formulas that notebooks beyond the paper use: label noise and promised thresholds."""

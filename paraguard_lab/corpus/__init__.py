@@ -1,0 +1,1 @@
+"""Writing a corpus: rules, models and public benchmarks; needs the extra `corpus`."""

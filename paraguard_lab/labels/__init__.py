@@ -1,0 +1,1 @@
+"""Labels checked: agreement with people, follow-up questions, a judge."""

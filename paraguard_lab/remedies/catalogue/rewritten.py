@@ -1,0 +1,21 @@
+"""Ask under a system prompt that adds to the safety instruction: answer what is
+harmless in context (ours).
+"""
+
+from paraguard_lab.remedies.contract import (
+    RemediedSystem,
+    Remedy,
+    Split,
+    UntouchedSystem,
+)
+from paraguard_utils.registry import read_wrapper
+
+
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+    """Ask with the other system prompt."""
+    return RemediedSystem.asking(
+        base, "rewritten", {"text": read_wrapper("permissive")}
+    )
+
+
+REMEDIES = (Remedy("rewritten", "decision", "ours", apply, asks=True),)

@@ -1,0 +1,69 @@
+"""SmoothLLM: let copies with random characters vote (Robey et al., arXiv 2310.03684)."""
+
+import hashlib
+import string
+
+import numpy as np
+
+from paraguard_lab.remedies.asking import vote_by_majority
+from paraguard_lab.remedies.contract import (
+    RemediedSystem,
+    Remedy,
+    Split,
+    UntouchedSystem,
+)
+from paraguard_utils.core.estimates import SEED
+from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
+
+N_COPIES = 3  # of a prompt; the paper has up to 10
+SWAPPED_SHARE = 0.1  # share of characters that is swapped (the paper's)
+SWAP_ALPHABET = np.array(
+    list(string.ascii_letters + string.digits + string.punctuation)
+)  # the paper has space too
+
+
+def perturb_text(text: str, copy: int) -> str:
+    """Swap `SWAPPED_SHARE` of a text's characters for random ones, seeded by the text
+    and the number of the copy.
+    """
+    digest = hashlib.sha256(f"{SEED}\x1f{copy}\x1f{text}".encode()).digest()
+    rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    letters = np.array(list(text))
+    places = rng.choice(
+        len(letters), max(1, int(len(letters) * SWAPPED_SHARE)), replace=False
+    )
+    letters[places] = rng.choice(SWAP_ALPHABET, len(places))
+    return "".join(letters)
+
+
+def copy_prompts(prompts: Corpus) -> Corpus:
+    """Return perturbed copies of each prompt, with ids of their own (`x~1`, `x~2`)."""
+    copies = prompts.loc[prompts.index.repeat(N_COPIES)].reset_index(drop=True)
+    number = copies.groupby("prompt_id").cumcount()
+    texts = [
+        perturb_text(text, i) for text, i in zip(copies["text"], number, strict=True)
+    ]
+    return copies.assign(
+        prompt_id=copies["prompt_id"] + COPY_SEPARATOR + (number + 1).astype(str),
+        text=texts,
+    )
+
+
+def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
+    """Ask perturbed copies and let them vote."""
+    asked = RemediedSystem.asking(
+        base, "smooth-llm", {"copies": N_COPIES, "share": SWAPPED_SHARE}
+    )
+
+    def decide(of: str, prompts: Corpus | None) -> Labels:
+        copies = None if prompts is None else copy_prompts(prompts)
+        return vote_by_majority(
+            base.decide(of, prompts), asked.decide(of, copies), with_own=False
+        )
+
+    return RemediedSystem(decide)
+
+
+REMEDIES = (
+    Remedy("smooth-llm", "defence", "2310.03684", apply, asks=True, queries=N_COPIES),
+)

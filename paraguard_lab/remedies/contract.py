@@ -1,0 +1,98 @@
+"""What a remedy is, and what its file imports: it turns a system into another one
+(`docs/method.md`, Remedies).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal, Self
+
+from paraguard_lab.remedies.asking import RemediedModel, ask_remedied
+from paraguard_lab.remedies.splits import Split
+from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_utils.schemas import Corpus, Labels
+
+# A defence, a rule at decision time, a change inside the model, or new weights
+RemedyKind = Literal["defence", "decision", "inside", "tuning"]
+RemedyRole = Literal["remedy", "control", "ideal"]
+"""A remedy can be deployed. The two others are yardsticks: an ideal needs to know how
+paraphrases are decided.
+"""
+
+
+Respondent = Callable[[], RemediedModel]  # loads and prepares the model that is asked
+
+
+@dataclass(frozen=True)
+class RemediedSystem:
+    """A system that a remedy made.
+
+    `decide` takes the name of a corpus and its prompts, None for those that the store
+    has labels of but nobody has the text of (XSTest's). It returns their labels, in
+    their order, and `queries`: how often a model was asked for each. In a live store it
+    asks what is missing; in the recorded one it reads. It raises Missing if the store
+    lacks what the decision needs. `respondent` is None if only decisions of the
+    untouched model are used.
+    """
+
+    decide: Callable[[str, Corpus | None], Labels]
+    respondent: Respondent | None = None
+
+    @classmethod
+    def asking(
+        cls,
+        base: UntouchedSystem,
+        name: str,
+        parameters: Mapping[str, Any],
+        respondent: Respondent | None = None,
+    ) -> Self:
+        """Return a model that is asked in another way (`asking.ask_remedied`).
+
+        By default only the words change.
+        """
+        respondent = cache(
+            respondent or (lambda: RemediedModel(base.local, parameters))
+        )
+        return cls(
+            partial(ask_remedied, base, name, parameters, respondent), respondent
+        )
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One remedy; a module of `catalogue` lists its remedies in `REMEDIES`.
+
+    Its `name` (lower case, digits and single hyphens) is part of folder names; its
+    `source` is an arXiv number, "ours", or a notebook. `apply` makes the remedied
+    system from the untouched one, the training split and the validation split; it never
+    sees the test split, and does nothing expensive before the system is asked. If it
+    `asks` no model, recorded traces and labels are enough. `queries` are questions a
+    prompt, at most. `asked` is the name that labels are kept under if several remedies
+    share what was asked.
+    """
+
+    name: str
+    kind: RemedyKind
+    source: str
+    apply: Callable[[UntouchedSystem, Split, Split], RemediedSystem]
+    asks: bool = False
+    queries: float = 1
+    asked: str = ""
+    role: RemedyRole = "remedy"
+
+    @property
+    def folder(self) -> str:
+        """Name that the labels of what it asks are kept under, beside the corpus's.
+
+        "" if it asks nothing.
+        """
+        return (self.asked or self.name) if self.asks else ""
+
+    @property
+    def cheap(self) -> bool:
+        """Whether large models are asked too: at most one question a prompt, with
+        unchanged weights.
+        """
+        return not self.asks or (
+            self.queries <= 1 and self.kind in ("defence", "decision")
+        )

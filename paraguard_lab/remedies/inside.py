@@ -1,0 +1,153 @@
+"""Read a model's activations, and change them for a while (`docs/method.md`, Remedies)."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_utils import stores
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.models.prompting import Decoding, PromptContext
+from paraguard_utils.schemas import Corpus, Traces, select_prompts
+
+_Learned = TypeVar("_Learned", bound=NamedTuple)
+
+
+def decoder_layers(network: Any) -> Sequence[Any]:
+    """Return a model's decoder layers; raises ModelError if none are found."""
+    found = getattr(network.get_decoder(), "layers", None)
+    if found is None:
+        raise ModelError(
+            f"a model of type {network.config.model_type} has no list of layers to look"
+            " into"
+        )
+    return found
+
+
+@contextmanager
+def change_layers(
+    network: Any, changes: Mapping[int, Callable[[Any], Any]]
+) -> Iterator[None]:
+    """Change the outputs of some layers, counted from 0, inside a `with` block.
+
+    Then restore the model, bit for bit.
+
+    A change makes a layer's new output of its output, a tensor of the shape (rows,
+    tokens, dimensions).
+    """
+
+    def changed(
+        change: Callable[[Any], Any], module: Any, given: Any, output: Any
+    ) -> Any:
+        return (
+            (change(output[0]), *output[1:])
+            if isinstance(output, tuple)
+            else change(output)
+        )
+
+    every = decoder_layers(network)
+    handles = [
+        every[number].register_forward_hook(partial(changed, change))
+        for number, change in changes.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first_steps(
+    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
+) -> Iterator[Traces]:
+    """Yield batches of traces, longest prompts first, that end with the first answer
+    token.
+    """
+    return model.answers(
+        prompts, replace(context, decoding=Decoding(1)), "", set(), batch
+    )
+
+
+def trace_first_steps(
+    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
+) -> Traces:
+    """Return traces of prompts up to the first answer token, without generating, in the
+    order of the prompts.
+    """
+    return select_prompts(
+        pd.concat(list(_first_steps(model, context, prompts, batch))), prompts
+    )
+
+
+def read_activations(
+    model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
+) -> np.ndarray:
+    """Return every layer's output at each prompt's last token, float32, shape (prompts,
+    layers, dimensions).
+    """
+    seen: list[list[np.ndarray]] = [[] for _ in decoder_layers(model.model.network)]
+
+    def keep(layer: int, output: Any) -> Any:
+        seen[layer].append(output[:, -1].float().cpu().numpy())
+        return output
+
+    order: list[str] = []
+    found: list[np.ndarray] = []
+    with change_layers(
+        model.model.network, {layer: partial(keep, layer) for layer in range(len(seen))}
+    ):
+        for traces in _first_steps(model, context, prompts, batch):
+            order += traces["prompt_id"].to_list()
+            # The engine may first compute the words that all prompts share, and a batch
+            # in several parts.
+            found.append(
+                np.stack(
+                    [np.concatenate(parts)[-len(traces) :] for parts in seen], axis=1
+                )
+            )
+            for parts in seen:
+                parts.clear()
+    return np.concatenate(found)[pd.Index(order).get_indexer(prompts["prompt_id"])]
+
+
+def learned_path(base: UntouchedSystem, name: str) -> Path:
+    """Return where a live store keeps what was learned for the test split.
+
+    It is never published.
+    """
+    own = base.folder(next(iter(base.corpora)), "learned")
+    return base.store.writes / "adapters" / own / f"{base.name}--{name}"
+
+
+def load_or_learn(
+    base: UntouchedSystem,
+    name: str,
+    parameters: Mapping[str, Any],
+    kind: type[_Learned],
+    learn: Callable[[], _Learned],
+) -> _Learned:
+    """Return what was learned with these parameters, arrays and numbers of a `kind`.
+
+    Learn and keep it if need be.
+    """
+    file = learned_path(base, f"{name}.npz")
+    told = json.dumps(dict(parameters), sort_keys=True)
+    if file.is_file():
+        with np.load(file, allow_pickle=False) as kept:
+            arrays = dict(kept)
+        if str(arrays["parameters"]) == told:
+            own = [arrays[name] for name in kind._fields]
+            return kind._make(array if array.ndim else array.item() for array in own)
+    found, content = learn(), io.BytesIO()
+    np.savez(content, allow_pickle=False, parameters=np.array(told), **found._asdict())
+    stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))
+    return found

@@ -1,0 +1,1 @@
+"""Numbers in prose, comparisons with the record, sheets and the data card."""

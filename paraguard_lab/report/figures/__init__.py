@@ -1,0 +1,1 @@
+"""Figures of the notebooks beyond the paper."""

@@ -1,0 +1,1 @@
+"""For people with logs, servers and guards of their own; and the command line."""

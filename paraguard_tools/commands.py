@@ -1,0 +1,456 @@
+"""The study's commands; they need more packages than those in `logs.commands`.
+
+Each command imports its modules itself, so that none waits for those of another.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+import yaml
+
+from paraguard_tools.logs.commands import OPTIONS, app
+from paraguard_utils import paths
+from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check_settings
+from paraguard_utils.stores import LIVE, RECORDED, Store
+
+corpus_app = typer.Typer(
+    help="Build a corpus from public benchmarks, and let people judge its paraphrases.",
+    **OPTIONS,
+)
+app.add_typer(corpus_app, name="corpus")
+
+StoreOption = Annotated[str, typer.Option(help="Folder under results/, or the record.")]
+LiveStoreOption = Annotated[str, typer.Option(help="Folder under results/.")]
+ModelOption = Annotated[
+    str, typer.Option(help="Hub id, folder, .gguf file or packaged name.")
+]
+CorpusOption = Annotated[str, typer.Option(help="Name of a corpus.")]
+_XSTestAnswers = Annotated[
+    Path,
+    typer.Option(
+        metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published."
+    ),
+]
+_SEED, _RISK = (Settings.model_fields[name].default for name in ("seed", "risk"))
+
+
+def require_live_store(name: str, corpus: str = CORPUS) -> Store:
+    """Return a store that may be written, or raise SettingsError: not the recorded one."""
+    if name == RECORDED:
+        raise SettingsError(
+            "the recorded store is not written; name a live one, for example --store"
+            " live"
+        )
+    return Store(check_settings({"store": name, "corpus": corpus}).store)
+
+
+def require_checkout() -> ModuleType:
+    """Return the module that runs notebooks, or raise UserError if the package is
+    installed without them.
+    """
+    if not paths.CHECKOUT:
+        raise UserError(
+            "this needs the notebooks and the record: clone the project and run it"
+            " there"
+        )
+    from paraguard_lab import run
+
+    return run
+
+
+@app.command()
+def run(
+    notebooks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Numbers, such as 02 03.", show_default="all but 01 and A2"
+        ),
+    ] = None,
+    model: ModelOption = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            help="Folder under results/.", show_default="recorded, or live with a model"
+        ),
+    ] = "",
+    corpus: Annotated[
+        str, typer.Option(help="Name of a corpus.", show_default=CORPUS)
+    ] = "",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p",
+            "--parameter",
+            metavar="NAME=VALUE",
+            help="Any parameter of these notebooks; repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Run notebooks in order, with progress on the terminal.
+
+    What was asked already is not asked again.
+
+    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
+    """
+    given = {
+        name: value
+        for name, value in (("model", model), ("store", store), ("corpus", corpus))
+        if value
+    }
+    for text in parameter or ():
+        name, equals, value = text.partition("=")
+        try:
+            given[name] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError):  # such as a date of month 13
+            equals = ""
+        if not equals:
+            raise SettingsError(
+                f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p"
+                " wrappers='[none, safety]'"
+            )
+    require_checkout().run_notebooks(notebooks or (), given)
+
+
+@app.command()
+def train(
+    xstest: _XSTestAnswers,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file of coefficients to write.")
+    ] = None,
+) -> None:
+    """Fit the classifier of refusals anew, on the half of XSTest's answers that is not
+    held out and on our own.
+
+    Example: paraguard train --xstest xstest/model_completions --out
+    refusal_classifier.json
+    """
+    from paraguard_lab.labels import agreement
+    from paraguard_utils.labels import classifier
+
+    annotated = agreement.select_training_answers(agreement.read_xstest_answers(xstest))
+    own = classifier.read_training_answers()
+    out = out or classifier.CLASSIFIER_FILE
+    classifier.fit_classifier(own, annotated).save(out)
+    print(
+        f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours"
+    )
+
+
+@app.command()
+def agreement(
+    xstest: _XSTestAnswers,
+    judge: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="Also let this model judge the answers."),
+    ] = "",
+    store: LiveStoreOption = LIVE,
+) -> None:
+    """Compare the labels with people's on XSTest's annotated answers, and write the
+    tables xstest_*.
+
+    Example: paraguard agreement --xstest xstest/model_completions
+    """
+    from paraguard_lab.labels import agreement as agreements
+
+    table = agreements.write_xstest_tables(xstest, require_live_store(store), judge)[
+        "xstest_agreement"
+    ]
+    shown = [
+        "file",
+        "part",
+        "labeller",
+        "n",
+        "accuracy",
+        "kappa",
+        "kappa_low",
+        "kappa_high",
+    ]
+    print(table[shown].to_string(index=False))
+
+
+@app.command()
+def explorer(
+    store: StoreOption = RECORDED,
+    corpus: CorpusOption = CORPUS,
+    model: ModelOption = "",
+) -> None:
+    """Write one page on which the refusals of a store can be explored, without a
+    network.
+
+    Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
+    """
+    require_checkout().write_explorer(
+        check_settings({"store": store, "corpus": corpus, "model": model})
+    )
+
+
+@app.command()
+def remedy(
+    model: Annotated[str, typer.Option(help="As 02 and 03 were given it.")],
+    store: StoreOption = LIVE,
+    corpus: CorpusOption = CORPUS,
+    wrapper: Annotated[
+        str, typer.Option(help="Instruction under which it refuses too much.")
+    ] = "safety",
+) -> None:
+    """Say what to do about a model that refuses too much: where it is brittle, the
+    cheapest remedy, a tuning file.
+
+    After 02 and 03 on that model. Example: paraguard remedy --model
+    Qwen/Qwen2.5-7B-Instruct
+    """
+    config = check_settings(
+        {"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]}
+    )
+    if store == RECORDED:
+        require_checkout()  # raises if there is no record
+    from paraguard_tools.pages import advice
+
+    print("\n".join(advice.write_advice(config)))
+
+
+@corpus_app.command()
+def build(
+    phtest: Annotated[
+        str, typer.Option(metavar="FILE", help="PHTest v0.1 (An et al., COLM 2024).")
+    ] = "",
+    ebench: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="USEBench's E-Bench (Mai et al., WWW 2025)."),
+    ] = "",
+    orbench: Annotated[
+        str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K (Cui et al., 2024).")
+    ] = "",
+    xstest: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="XSTest's prompts: describe the risk scorer on them too.",
+        ),
+    ] = "",
+    clusters: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
+    labels: Annotated[
+        list[str],
+        typer.Option("--label", help="Harmfulness label to keep; repeatable."),
+    ] = ["harmless"],  # noqa: B006
+    risk: Annotated[str, typer.Option(help="Risk scorer, as in notebook 01.")] = _RISK,
+    min_strategies: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=4,
+            help="Strategies a cluster must hold: many a prompt has no word to soften.",
+        ),
+    ] = PUBLIC_GATES.min_strategies,
+    seed: Annotated[
+        int, typer.Option(help="Of the order in which seeds are drawn.")
+    ] = _SEED,
+    store: LiveStoreOption = LIVE,
+    name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
+) -> None:
+    """Build a corpus of gated paraphrases from public benchmarks' published files,
+    resumably; print its yields.
+
+    Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
+    """
+    files = {
+        key: file
+        for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench))
+        if file
+    }
+    if not files:
+        raise SettingsError(
+            "name at least one benchmark file: --phtest, --ebench or --orbench"
+        )
+    require_live_store(store, name)
+    from paraguard_lab.corpus import build as builds
+
+    builds.build_public_corpus(
+        files, store, name, clusters, labels, risk, min_strategies, seed, xstest
+    )
+
+
+@corpus_app.command()
+def describe(
+    store: LiveStoreOption = LIVE,
+    corpus: CorpusOption = "public",
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = _SEED,
+) -> None:
+    """Write what may be published of a corpus whose texts must not be: rates by model,
+    benchmark and cohort.
+
+    After 02, 03, 04 and 06 on that corpus. Example: paraguard corpus describe --store
+    live
+    """
+    live = require_live_store(store, corpus)
+    from paraguard_lab.report import full_scale
+    from paraguard_utils.report import tables
+
+    found = full_scale.describe_full_scale(live, corpus, seed)
+    about = ["target", "source", "n_scored", "n_reject", "few_dr"]
+    print(
+        tables.format_estimates(found["sources"], ["frr", "dr"], about).to_string(
+            index=False
+        )
+    )
+
+
+@corpus_app.command()
+def sheet(
+    store: StoreOption = RECORDED,
+    corpus: CorpusOption = CORPUS,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = _SEED,
+) -> None:
+    """Draw paraphrases for people to compare with their seeds: a CSV with an empty
+    column for marks.
+
+    Example: paraguard corpus sheet --store live --corpus mine
+    """
+    check_settings({"store": store, "corpus": corpus})
+    if store == RECORDED:
+        require_checkout()  # raises if there is no record
+    from paraguard_utils.corpus import fidelity
+
+    print(fidelity.write_sheet(Store(store), corpus, n, seed))
+
+
+@corpus_app.command()
+def read(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FIRST.csv [SECOND.csv]", help="Filled-in copies of a sheet."
+        ),
+    ],
+) -> None:
+    """Read one or two filled-in sheets: the share of shifted pairs, and how far two
+    readers agree.
+
+    Example: paraguard corpus read first.csv second.csv
+    """
+    if len(files) > 2:
+        raise SettingsError("one or two sheets can be read")
+    from paraguard_utils.corpus import fidelity
+
+    print(
+        "\n".join(
+            fidelity.describe_sheets(
+                [fidelity.read_sheet(paths.resolve_input(name)) for name in files]
+            )
+        )
+    )
+
+
+@app.command()
+def reproduce() -> None:
+    """Run every notebook live, the default model asked for real, and compare with the
+    record.
+
+    Example: paraguard reproduce
+    """
+    require_checkout().reproduce_live()
+
+
+@app.command()
+def optional_models() -> None:
+    """Ask the optional models too, one of which also judges all answers.
+
+    Example: paraguard optional-models
+    """
+    require_checkout().ask_optional_models()
+
+
+@app.command()
+def remedies(
+    xstest: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="XSTest's prompts: ask its unsafe ones too."),
+    ] = "",
+) -> None:
+    """Apply every remedy to the default model in the live store, resumably.
+
+    An hour and more on two cores.
+
+    Example: paraguard remedies
+    """
+    require_checkout().ask_remedies(xstest)
+
+
+@app.command()
+def figures() -> None:
+    """Redraw all tables and figures from recorded traces, without a model.
+
+    Example: paraguard figures
+    """
+    require_checkout().redraw_figures()
+
+
+@app.command()
+def record() -> None:
+    """Promote a live run to data/, figures/ and the committed notebooks.
+
+    Example: paraguard record
+    """
+    require_checkout()  # raises if there is no checkout
+    from paraguard_lab import record as records
+
+    records.promote_live_run()
+
+
+@app.command()
+def card() -> None:
+    """Fill in the data card from the files in data/, and write data/croissant.json.
+
+    Example: paraguard card
+    """
+    require_checkout()  # raises if there is no checkout
+    from paraguard_lab.report import croissant, numbers
+
+    croissant.write_card(Store(RECORDED).read("tables", numbers.NUMBERS_TABLE))
+
+
+@app.command()
+def html(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; without it, results/.")
+    ] = None,
+) -> None:
+    """Write the site of the record: its first page, the report, the explorer, the data
+    card and the method.
+
+    Example: paraguard html --out site
+    """
+    require_checkout().write_html(out)
+
+
+@app.command()
+def weights() -> None:
+    """Check that the packaged weights are there and are what they should be.
+
+    Example: paraguard weights
+    """
+    from paraguard_utils.models.weights import MINILM_FILE, SMOLLM2_FILE, locate_weights
+
+    for packaged in (SMOLLM2_FILE, MINILM_FILE):
+        locate_weights(packaged)
+        print(f"ok  {packaged.parts[0][0]}: {packaged.name}")
+
+
+@app.command()
+def convert(
+    model: Annotated[
+        str, typer.Argument(help="Packaged name, .gguf file, folder or hub id.")
+    ],
+) -> None:
+    """Print the folder of a model's weights as any server takes them, converted where
+    they are packed.
+
+    Example: paraguard convert smollm2-135m-instruct
+    """
+    from paraguard_utils.models import loading
+
+    print(loading.convert_gguf(loading.resolve_model(model)))

@@ -1,0 +1,1 @@
+"""Guards that people deploy: chat models, classifiers, moderation servers."""

@@ -1,0 +1,1 @@
+"""Pages for readers: the site, the explorer of refusals, advice."""

@@ -1,0 +1,1 @@
+"""Models behind a server, on a cluster, or answered by batch files."""

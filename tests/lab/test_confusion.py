@@ -1,0 +1,684 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from worlds import world
+
+from paraguard_lab.report import review
+from paraguard_utils import stores
+from paraguard_utils.analysis import cohorts, confusion, signals
+from paraguard_utils.core.confusion import estimate_confusion
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.labels import labelling
+from paraguard_utils.report import findings
+from paraguard_utils.schemas import check_schema
+
+
+def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
+    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
+    scores = confusion.score_prompts(corpus, labels, pairs, k=k)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    return (
+        pairs,
+        scores,
+        confusion.target_row("t", corpus, labels, pairs, scores, clusters, reading),
+    )
+
+
+def excess_in_drift(corpus, frame):
+    own = confusion.select_own_pairs(corpus, frame)
+    return confusion.cluster_excess(own, own["drift"]).tolist()
+
+
+def hand_pairs():
+    # two rejections; r1 has neighbours with scores 0.4 and 0.6, r2 one with 0.9 (drift
+    # = score / 0.4, others 0)
+    rows = [
+        ("r1", "a1", 1, 0.7, 0.4),
+        ("r1", "a2", 2, 0.5, 0.6),
+        ("r2", "a1", 1, 0.65, 0.9),
+    ]
+    return pd.DataFrame(
+        {
+            "centre_id": [row[0] for row in rows],
+            "centre_label": "reject",
+            "neighbour_id": [row[1] for row in rows],
+            "neighbour_label": "accept",
+            "same_cluster": False,
+            "rank": pd.array([row[2] for row in rows], "Int64"),
+            "similarity": [row[3] for row in rows],
+            "drift": [row[4] for row in rows],
+            "prob_shift": 0.0,
+            "ppl_relative": 0.0,
+            "ppl_clipped": 0.0,
+        }
+    )
+
+
+def test_ci_by_hand():
+    corpus = pd.DataFrame(
+        {"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]}
+    )
+    labels = pd.DataFrame(
+        {
+            "prompt_id": corpus["prompt_id"],
+            "label": ["reject", "reject", "accept", "accept"],
+        }
+    )
+    scores = confusion.score_prompts(
+        corpus, labels, hand_pairs(), ScoreWeights(1, 0, 0)
+    ).set_index("prompt_id")
+    # CI(r1) = (0.4 + 0.6) / 2 = 0.5, CI(r2) = 0.9
+    assert scores.loc["r1", "ci"] == pytest.approx(0.5)
+    assert scores.loc["r2", "ci"] == pytest.approx(0.9)
+    # only r1's first neighbour and r2's reach 0.60
+    assert scores.loc["r1", "ci_theta"] == pytest.approx(0.4)
+    assert scores.loc["r1", ["n_neighbours", "n_theta"]].tolist() == [2, 1]
+    # spread of (0.4, 0.6) = 0.1
+    assert scores.loc["r1", "spread"] == pytest.approx(0.1)
+    assert math.isnan(scores.loc["a1", "ci"])
+
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    row = confusion.target_row(
+        "t",
+        corpus,
+        labels,
+        hand_pairs(),
+        scores.reset_index(),
+        clusters,
+        weights=ScoreWeights(0.9, 0, 0.1),
+    )
+    # CI = (0.5 + 0.9) / 2 = 0.7; one of two reaches 0.60 and 0.75; CD = sqrt(2 * 0.2^2
+    # / 1) = 0.2828
+    assert row["ci"] == pytest.approx(0.7)
+    assert row["cr60"] == row["cr75"] == pytest.approx(0.5)
+    assert row["cd"] == pytest.approx(0.2 * math.sqrt(2))
+    # 2 rejected of 4 scored; both clusters are mixed, 1 bit each; no cluster has two
+    # acceptances
+    assert row["frr"] == pytest.approx(0.5)
+    assert row["flip_rate"] == 1.0
+    assert row["flip_entropy"] == pytest.approx(1.0)
+    assert math.isnan(row["excess"]) and "excess is undefined" in row["note"]
+
+
+def test_what_lies_on_a_threshold_has_reached_it():
+    corpus = pd.DataFrame(
+        {"prompt_id": ["r1", "r2", "a1", "a2"], "cluster_id": ["x", "y", "x", "y"]}
+    )
+    labels = pd.DataFrame(
+        {
+            "prompt_id": corpus["prompt_id"],
+            "label": ["reject", "reject", "accept", "accept"],
+        }
+    )
+    frame = hand_pairs()
+    frame["similarity"] = 0.60
+    scores = confusion.score_prompts(corpus, labels, frame, theta=0.60)
+    assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
+    # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
+    found = estimate_confusion(
+        ClusterBootstrap("xyz", resamples=100),
+        list("xyz"),
+        np.array([0.60, 0.75, 0.74]),
+    )
+    assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
+
+
+def test_excess_by_hand():
+    corpus = pd.DataFrame({"prompt_id": ["r", "a", "b"], "cluster_id": ["x"] * 3})
+    frame = pd.DataFrame(
+        {
+            "centre_id": ["r", "r", "a", "b"],
+            "centre_label": ["reject", "reject", "accept", "accept"],
+            "same_cluster": True,
+            "drift": [0.6, 0.8, 0.3, 0.3],
+            "prob_shift": 0.0,
+            "ppl_relative": 0.0,
+        }
+    )
+    # (0.6 + 0.8) / 2 - 0.3 = 0.4
+    assert excess_in_drift(corpus, frame) == pytest.approx([0.4])
+
+
+def test_flip_entropy_by_hand():
+    corpus = pd.DataFrame({"cluster_id": ["x"] * 4 + ["y"] * 2 + ["z"] * 2})
+    labels = pd.DataFrame(
+        {
+            "label": [
+                "reject",
+                "accept",
+                "accept",
+                "accept",
+                "reject",
+                "reject",
+                "accept",
+                "blocked",
+            ]
+        }
+    )
+    found = confusion.describe_flips(corpus, labels)
+    # x: H(1/4) = 0.8113 bits; y is decided one way; z has one scored prompt only and is
+    # left out
+    assert found["cluster_id"].tolist() == ["x", "y"]
+    assert found["entropy"].tolist() == pytest.approx([0.811278, 0.0], abs=1e-6)
+    assert found["mixed"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("labeller", "n_scored", "frr", "flips"),
+    [("combined", 3, 2 / 3, 1), ("aside", 2, 1 / 2, np.nan)],
+)
+def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(
+    labeller, n_scored, frr, flips
+):
+    corpus, *_, labels, _ = world(
+        ["accept", "reject", "blocked", "unparsed"], ["a", "b", "a", "d"]
+    )
+    labels = labelling.convert_labels(
+        labels.assign(kind=["", "policy", "violence", "empty"]), labeller
+    )
+    row = confusion.rate_row(
+        "t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    )
+    # 2 of 3 scored are refused; without the blocked one 1 of 2. Cluster a: accepted
+    # once and blocked once
+    assert (row["n_scored"], row["n_blocked"], row["n_prompts"]) == (n_scored, 1, 4)
+    assert row["frr"] == pytest.approx(frr)
+    assert row["frr_aside"] == pytest.approx(1 / 2)
+    assert row["flip_rate"] == pytest.approx(flips, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (["accept"] * 6, "no rejection"),
+        (["reject"] * 6, "no accepted prompt"),
+        (["blocked"] * 6, "no accepted prompt"),
+        (["unparsed"] * 6, "no accepted prompt"),
+    ],
+)
+def test_undefined_is_nan_with_a_reason(labels, reason):
+    *_, row = summary(*world(labels, list("aabbcc")))
+    assert reason in row["note"]
+    for name in ("ci", "cr60", "cr75", "cd", "excess", "ci_theta"):
+        assert (
+            math.isnan(row[name])
+            and math.isnan(row[f"{name}_low"])
+            and math.isnan(row[f"{name}_high"])
+        )
+
+
+def test_fewer_than_k_accepted_uses_what_there_is_and_says_so():
+    _, scores, row = summary(
+        *world(["reject", "reject", "accept", "accept"], list("aabb"))
+    )
+    assert scores.loc[scores["label"] == "reject", "n_neighbours"].tolist() == [2, 2]
+    assert row["n_short"] == 2
+    assert row["few"]
+
+
+def test_one_rejection_has_no_cd():
+    *_, row = summary(*world(["reject"] + ["accept"] * 7, list("aabbccdd")))
+    assert math.isnan(row["cd"]) and "CD is undefined" in row["note"]
+    assert not math.isnan(row["ci"])
+
+
+def test_exact_interval_for_all_and_none():
+    clusters = ClusterBootstrap(list("abcde"), resamples=200)
+    # 0 of 5 clusters: [0, 1 - 0.025^(1/5)] = [0, 0.5218]
+    assert clusters.share(list("abcde"), [False] * 5) == pytest.approx(
+        (0.0, 0.0, 1 - 0.025 ** (1 / 5))
+    )
+    assert clusters.share(list("abcde"), [True] * 5) == pytest.approx(
+        (1.0, 0.025 ** (1 / 5), 1.0)
+    )
+    # clusters count, not prompts
+    assert clusters.share(list("aab"), [True] * 3)[1] == pytest.approx(
+        binomtest(2, 2).proportion_ci().low
+    )
+
+
+def test_bootstrap_interval_of_a_mean_matches_a_plain_loop():
+    rng = np.random.default_rng(3)
+    ids = np.repeat([f"c{i}" for i in range(12)], 3)
+    values = rng.uniform(size=36)
+    clusters = ClusterBootstrap(ids, resamples=300, seed=5)
+    means = []
+    names = sorted(set(ids))
+    for counts in ClusterBootstrap(range(12), 300, 5).counts:
+        drawn = [
+            value
+            for name, count in zip(names, counts, strict=True)
+            for value in list(values[ids == name]) * int(count)
+        ]
+        means.append(np.mean(drawn))
+    expected = (values.mean(), *np.percentile(means, [2.5, 97.5]))
+    assert clusters.mean(ids, values) == pytest.approx(expected)
+
+
+def test_a_resample_without_spread_has_no_correlation():
+    # clusters a and b: three rejections each, of one value of x each; a resample of one
+    # of them alone has no spread
+    clusters = ClusterBootstrap(list("aaabbb"), resamples=400)
+    x = np.array([0.1, 0.1, 0.1, 0.7, 0.7, 0.7])
+    found = clusters.correlation(
+        list("aaabbb"), x, np.array([0.31, 0.35, 0.33, 0.62, 0.64, 0.6])
+    )
+    alone = (clusters.counts == 0).any(axis=1)
+    assert alone.any() and np.isnan(found.draws[alone]).all()
+    assert found.draws[~alone] == pytest.approx(found[0], abs=0.02)
+    assert found[1] > 0.9
+
+
+def test_correlation_and_deviation_match_numpy():
+    rng = np.random.default_rng(1)
+    ids, x, y = np.repeat(list("abcdef"), 4), rng.normal(size=24), rng.normal(size=24)
+    clusters = ClusterBootstrap(ids, resamples=200)
+    assert clusters.correlation(ids, x, y)[0] == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert clusters.deviation(ids, x)[0] == pytest.approx(np.std(x, ddof=1))
+
+
+@pytest.mark.parametrize("label", ["unparsed", "reject"])
+def test_empty_pairs_and_scores_survive_the_store(results, label):
+    corpus, vectors, traces, labels, tokens = world([label] * 4, list("aabb"))
+    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
+    store = stores.Store("test")
+    store.write("pairs", "c", "t", frame=pairs, meta={})
+    store.write("scores", "c", "t", frame=scores, meta={})
+    assert store.read("pairs", "c", "t").empty
+    read = store.read("scores", "c", "t")
+    assert len(read) == (4 if label == "reject" else 0)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, read), clusters)
+    assert (table["n"] == 0).all() and table["cr60"].isna().all()
+    claims = findings.count_cohort_claims(table)
+    assert (
+        claims[["confirm", "contradict", "open"]].eq(0).all(axis=None)
+        and claims["untestable"].eq(1).all()
+    )
+
+
+def test_one_cluster_shows_no_spread():
+    clusters = ClusterBootstrap(list("aab"), resamples=200)
+    value, low, high = clusters.mean(list("aa"), [0.2, 0.4])
+    assert value == pytest.approx(0.3) and math.isnan(low) and math.isnan(high)
+
+
+def test_a_verdict_needs_rejections_and_mixed_clusters():
+    row = {
+        "target": "t",
+        "reading": "relative",
+        "ci": 0.4,
+        "excess": 0.1,
+        "excess_low": 0.05,
+        "excess_high": 0.15,
+    }
+    row |= {"few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
+    frames = [
+        row,
+        row | {"few": True},
+        row | {"n_mixed": 2},
+        row | {"excess_low": -0.1},
+    ]
+    frames.append(row | {"excess_low": math.nan, "excess_high": math.nan})
+    said = findings.judge_excess(pd.DataFrame(frames))
+    assert said == [
+        findings.EXCESS_VERDICTS["above"],
+        "too few to judge",
+        "too few to judge",
+        "cannot tell from noise",
+        "undefined",
+    ]
+    left = pd.DataFrame([row] * 3).assign(excess_equal_contrast=0.0)
+    left = left.assign(
+        excess_equal_contrast_low=[-0.1, 0.01, math.nan],
+        excess_equal_contrast_high=[0.1, 0.1, math.nan],
+    )
+    assert findings.judge_excess(left) == [
+        "separable by wording",
+        *[findings.EXCESS_VERDICTS["above"]] * 2,
+    ]
+
+
+def test_pairs_by_hand():
+    # r and a, b share a cluster; c is alone. Tokens: 0 = e1, 1 = e2. User tokens: r: e1
+    # | a: e1 e2 | b: e2 | c: e1.
+    corpus = pd.DataFrame(
+        {"prompt_id": list("rabc"), "cluster_id": ["x", "x", "x", "y"]}
+    )
+    labels = pd.DataFrame(
+        {"prompt_id": list("rabc"), "label": ["reject", "accept", "accept", "accept"]}
+    )
+    tokens = pd.DataFrame(
+        {
+            "token_id": [0, 1],
+            "text": ["a", "b"],
+            "embedding": [np.array([2.0, 0]), np.array([0, 3.0])],
+        }
+    )
+    vectors = np.array([[1, 0], [1, 1], [0, 1], [2, 1]], np.float16)
+    ids = [[9, 0, 9], [9, 0, 1, 9], [9, 1, 9], [9, 0, 9]]
+    losses = [
+        np.log([7, 2, 7]),
+        np.log([7, 2, 8, 7]),
+        np.log([7, 8, 7]),
+        np.log([7, 2, 7]),
+    ]
+    first = [[5, 6], [5, 6], [6, 7], [5, 6]]
+    probs = [[0.6, 0.3], [0.5, 0.4], [0.8, 0.1], [0.6, 0.3]]
+    traces = pd.DataFrame(
+        {
+            "prompt_id": list("rabc"),
+            "token_ids": [np.array(row) for row in ids],
+            "token_nll": losses,
+            "user_start": 1,
+            "user_end": [2, 3, 2, 2],
+            "next_ids": [np.array(row) for row in first],
+            "next_logprobs": [np.log(row) for row in probs],
+            "tail_mass": 0.1,
+        }
+    )
+    found = signals.compute_pairs(
+        corpus, vectors, traces, labels, tokens, k=2
+    ).set_index(["centre_id", "neighbour_id"])
+    # cosines of r: c 2/sqrt(5) = 0.894, a 1/sqrt(2) = 0.707, b 0; k = 2 ranks c and a,
+    # b is there as a sibling
+    assert found.loc["r", "rank"].fillna(0).to_dict() == {"c": 1, "a": 2, "b": 0}
+    assert found.loc["r", "same_cluster"].to_dict() == {
+        "c": False,
+        "a": True,
+        "b": True,
+    }
+    assert found.loc[("r", "c"), "similarity"] == pytest.approx(2 / math.sqrt(5))
+    # drift r-a: 1 - (1 + (1 + 0) / 2) / 2 = 0.25; r-b: orthogonal, 1; r-c: same token,
+    # 0
+    assert found.loc["r", "drift"].to_dict() == pytest.approx(
+        {"c": 0, "a": 0.25, "b": 1}
+    )
+    # ppl r 2, a sqrt(2 * 8) = 4, b 8, c 2: relative 1 - 2/4 = 0.5, 1 - 2/8 = 0.75, 0;
+    # clipped 1, 1, 0
+    assert found.loc["r", "ppl_relative"].to_dict() == pytest.approx(
+        {"c": 0, "a": 0.5, "b": 0.75}
+    )
+    assert found.loc["r", "ppl_clipped"].to_dict() == pytest.approx(
+        {"c": 0, "a": 1, "b": 1}
+    )
+    # shift r-a: (0.1 + 0.1) / 2 = 0.1; r-b: token 6 |0.3 - 0.8| = 0.5, 5 alone 0.6, 7
+    # alone 0.1: 1.2 / 2 = 0.6
+    assert found.loc["r", "prob_shift"].to_dict() == pytest.approx(
+        {"c": 0, "a": 0.1, "b": 0.6}
+    )
+    # excess, Drift only: (r-a 0.25 + r-b 1) / 2 - (a-b, b-a: 1 - ((0 + 1) / 2 + 1) / 2
+    # = 0.25) = 0.375; r-c is outside
+    frame = found.reset_index()
+    assert excess_in_drift(corpus, frame) == pytest.approx([0.375])
+
+
+def test_identical_prompts_score_zero():
+    corpus, vectors, traces, labels, tokens = world(
+        ["reject"] + ["accept"] * 6, ["a"] * 7
+    )
+    for name in traces.columns.drop(["prompt_id", "key"]):
+        traces[name] = [traces[name].iloc[0]] * len(traces)
+    pairs, _, row = summary(
+        corpus, np.repeat(vectors[:1], 7, axis=0), traces, labels, tokens
+    )
+    for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
+        assert pairs[name].to_numpy() == pytest.approx(0, abs=1e-9)
+    assert pairs["similarity"].to_numpy() == pytest.approx(1)
+    assert row["ci"] == pytest.approx(0, abs=1e-9)
+
+
+labels_of_clusters = st.lists(
+    st.lists(
+        st.sampled_from(["accept", "reject", "blocked", "unparsed"]),
+        min_size=1,
+        max_size=6,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(labels_of_clusters, st.integers(0, 1000))
+def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
+    labels = [label for group in groups for label in group]
+    clusters = [f"c{i}" for i, group in enumerate(groups) for _ in group]
+    pairs, scores, row = summary(*world(labels, clusters, seed))
+    check_schema(pairs, "pairs", "pairs")
+    check_schema(scores, "scores", "scores")
+    assert (pairs["neighbour_label"] == "accept").all()
+    assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
+    for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy", "ci_theta"):
+        assert math.isnan(row[name]) or 0 <= row[name] <= 1
+        assert (
+            math.isnan(row[f"{name}_low"])
+            or -1e-9 <= row[f"{name}_low"] <= row[f"{name}_high"] <= 1 + 1e-9
+        )
+    assert row["cr75"] <= row["cr60"] or math.isnan(row["cr60"])
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_nothing(random):
+    labels = random.choices(["accept", "reject"], k=24)
+    corpus, vectors, traces, labels, tokens = world(
+        labels, [f"c{i // 4}" for i in range(24)]
+    )
+    order = random.sample(range(24), 24)
+    moved = [
+        frame.iloc[order].reset_index(drop=True) for frame in (corpus, traces, labels)
+    ]
+    first = summary(corpus, vectors, traces, labels, tokens)[2]
+    second = summary(moved[0], vectors[order], moved[1], moved[2], tokens)[2]
+    for name, value in first.items():
+        assert second[name] == (
+            pytest.approx(value, nan_ok=True) if isinstance(value, float) else value
+        ), name
+
+
+@pytest.mark.slow
+def test_cohort_cells_add_up():
+    labels = ["accept", "reject", "reject", "accept"] * 9
+    corpus, vectors, traces, labels, tokens = world(
+        labels, [f"c{i // 4}" for i in range(36)]
+    )
+    _, scores, row = summary(corpus, vectors, traces, labels, tokens)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, scores), clusters)
+    table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
+    cells = table.loc[[(a, b) for a in cohorts.BIN_NAMES for b in cohorts.BIN_NAMES]]
+    assert cells["n"].sum() == table.loc[("all", "all"), "n"] == row["n_reject"]
+    assert table.loc[("all", "all"), "ci"] == pytest.approx(row["ci"])
+    assert np.nansum(cells["ci"] * cells["n"]) == pytest.approx(
+        row["ci"] * row["n_reject"]
+    )
+    assert (cells.loc[cells["n"] == 0, "note"] == "no rejection in this cohort").all()
+
+
+def test_thirds_by_hand():
+    assert cohorts.cut_into_thirds(pd.Series([1.0, 2, 3, 4, 5, 6])).tolist() == [
+        "low",
+        "low",
+        "middle",
+        "middle",
+        "high",
+        "high",
+    ]
+    assert set(cohorts.cut_into_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
+
+
+def test_confused_refusals_show_the_nearest_accepted_paraphrase():
+    # a: p000, p001 rejected, p002, p003 accepted, p004 unparsed; b: p005 rejected, p006
+    # accepted; c: p007 rejected
+    answers = [
+        "reject",
+        "reject",
+        "accept",
+        "accept",
+        "unparsed",
+        "reject",
+        "accept",
+        "reject",
+    ]
+    corpus, vectors, traces, labels, tokens = world(answers, list("aaaaabbc"))
+    corpus.loc[0, "text"] = '=HYPERLINK("x")'
+    labels = labels.assign(response="-1", kind="policy", p_refusal=0.95)
+    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
+    sheet = review.list_confused_refusals(corpus, labels, pairs, scores)
+    # refusals of a part, and those of which the classifier is not sure, stand behind
+    # others with as many accepted
+    first = sheet["rejected_id"].iloc[0]
+    for doubt in ({"kind": "partial"}, {"p_refusal": 0.89}):
+        doubtful = labels.assign(
+            **{
+                name: labels[name].where(labels["prompt_id"] != first, value)
+                for name, value in doubt.items()
+            }
+        )
+        assert (
+            review.list_confused_refusals(corpus, doubtful, pairs, scores)[
+                "rejected_id"
+            ].iloc[0]
+            != first
+        )
+    assert (
+        set(sheet["rejected_id"]) == {"p000", "p001", "p005"}
+        and sheet["rejected_id"].iloc[2] == "p005"
+    )
+    # of the four others in cluster a three have a label, and two of them are accepted
+    assert sheet["accepted"].tolist() == [2, 2, 1] and sheet["labelled"].tolist() == [
+        3,
+        3,
+        1,
+    ]
+    near = pairs[
+        pairs["same_cluster"]
+        & (pairs["centre_id"] == "p000")
+        & (pairs["neighbour_label"] == "accept")
+    ]
+    first = sheet.set_index("rejected_id").loc["p000"]
+    assert first["similarity"] == near["similarity"].max()
+    assert (
+        first["rejected_prompt"] == '\'=HYPERLINK("x")'
+        and first["paraphrase_answer"] == "'-1"
+    )
+    assert (sheet["verdict"] == "").all() and len(
+        review.list_confused_refusals(corpus, labels, pairs, scores, most=1)
+    ) == 1
+    assert review.list_confused_refusals(corpus, labels, pairs[:0], scores).empty
+    whole = review.list_refused_clusters(corpus, {"t": labels})
+    assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [
+        ["c", 1, 0]
+    ]
+
+
+@pytest.mark.slow
+def test_differences_are_paired_and_holm_adjusted():
+    def drawn(value, draws):
+        return {"frr": Estimate.percentile(value, np.array(draws, float))}
+
+    steps = np.arange(999)
+    targets = {
+        "a": drawn(0.5, 0.5 + steps),
+        "b": drawn(0.4, 0.4 + steps),
+        "c": drawn(0.45, 500 - steps),
+    }
+    found = confusion.compare_targets(targets, ["frr"]).set_index(["first", "second"])
+    # a - b is 0.1 in every resample: none lies on the other side of 0, so p = 2 * 1 /
+    # 1000
+    assert found.loc[
+        ("a", "b"), ["difference", "difference_low", "difference_high"]
+    ].tolist() == pytest.approx([0.1] * 3)
+    assert found.loc[("a", "b"), "p"] == pytest.approx(0.002)
+    # a - c = 2 * step - 499.5 is below 0 for 250 of 999, b - c = 2 * step - 499.6 too:
+    # p = 2 * 251 / 1000
+    assert found.loc[("a", "c"), "p"] == pytest.approx(0.502)
+    # Holm: the smallest of three p times 3; the other two times 2 and 1, made monotone
+    assert found["p_holm"].tolist() == pytest.approx([0.006, 1.0, 1.0])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compared_is_undefined():
+    nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
+    known = Estimate.percentile(1.0, np.ones(9))
+    found = confusion.compare_targets(
+        {"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"]
+    )
+    assert (
+        found["difference"].isna().tolist() == [True, True, False]
+        and found["p_holm"].tolist()[2] == 1.0
+    )
+    assert found["p_holm"].isna().tolist() == [True, True, False]
+
+
+def estimates(**values):
+    """Make estimates of one measure from one value per cluster."""
+    clusters = ClusterBootstrap(list("abc"), resamples=500)
+    return {
+        name: {"frr": clusters.mean(list("abc"), numbers)}
+        for name, numbers in values.items()
+    }
+
+
+def test_orders_by_hand():
+    found = confusion.compare_orders(
+        {
+            "cues": estimates(x=[1, 1, 1], y=[0, 0, 0]),
+            "judge": estimates(x=[0, 0, 0], y=[1, 1, 1]),
+        },
+        "cues",
+        ["frr"],
+    )
+    assert found["higher"].tolist() == [1.0, 0.0] and found["reversed"].tolist() == [
+        0.0,
+        1.0,
+    ]
+    tied = confusion.compare_orders(
+        {"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"]
+    )
+    assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]
+
+
+def test_differing_targets_by_hand():
+    one, other = "x--none", "x--safety"
+    table = pd.DataFrame(
+        {
+            "target": [one, other, "y--none"],
+            "few": False,
+            "n_mixed": 99,
+            "few_dr": [False, False, True],
+        }
+    )
+    rows = [
+        ("ci", one, other, 0.1, 0.01),
+        ("ci", one, "y--none", 0.9, 0.01),
+        ("dr", one, other, -0.2, 0.04),
+    ]
+    rows += [
+        ("dr", one, "y--none", 0.5, 0.01),
+        ("frr", one, other, 0.3, 0.2),
+        ("frr", other, "y--none", -0.4, 0.01),
+    ]
+    between = pd.DataFrame(
+        rows, columns=["measure", "first", "second", "difference", "p_holm"]
+    )
+    between = between.assign(difference_low=0.0, difference_high=0.0)
+    # CI of two models is not compared, nor DR of a target with few rejections
+    told = findings.significant_pairs(between, table).set_index("measure")
+    assert (
+        told.loc["ci"].tolist() == [1, 1]
+        and told.loc["dr"].tolist() == [1, 1]
+        and told.loc["frr"].tolist() == [2, 1]
+    )
+    (row,) = findings.list_differences(between, table, "dr").to_dict("records")
+    assert (row["first"], row["second"], row["difference"]) == (one, other, -0.2)
+    assert findings.list_differences(between, table, "flip_rate").empty

@@ -1,0 +1,548 @@
+"""What a server tells: traces completed by hand, what is never lent, and recorded
+targets as if less were known.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import world
+
+from paraguard_lab.analysis import predictions, surrogate
+from paraguard_lab.labels import follow_ups
+from paraguard_utils import settings, stores
+from paraguard_utils.analysis import confusion, evaluation, pipeline, signals
+from paraguard_utils.core.confusion import N_NEIGHBOURS
+from paraguard_utils.core.estimates import Estimate
+from paraguard_utils.core.signals import PAPER_WEIGHTS, prob_shifts
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.models import encoder, trace_store
+
+NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
+
+
+def trace(name, *, nll=(1.0,), first=(0.5, 0.3), tail=0.2):
+    """A trace whose user words have these losses and whose first token has these
+    probabilities, for ids 7, 8 ...
+    """
+    with np.errstate(divide="ignore"):
+        logprobs = np.log(np.array(first, float))
+    return {
+        "prompt_id": name,
+        "token_ids": np.arange(len(nll) + 2),
+        "token_nll": np.array([np.nan, *nll, np.nan]),
+        "user_start": 1,
+        "user_end": len(nll) + 1,
+        "next_ids": np.arange(7, 7 + len(first)),
+        "next_logprobs": logprobs,
+        "tail_mass": tail,
+    }
+
+
+def shifts(frame, a, b):
+    return prob_shifts(
+        frame["next_ids"], frame["next_logprobs"], frame["tail_mass"].to_numpy(), a, b
+    )
+
+
+def shift(frame):
+    return shifts(frame, np.array([0]), np.array([1]))[0]
+
+
+OWN = pd.DataFrame(
+    [trace("a", nll=[np.log(4)]), trace("b", nll=[np.log(9)], first=[0.1, 0.4, 0.3])]
+)
+LENT = pd.DataFrame(
+    [
+        trace("b", nll=[np.log(2)], first=[1.0], tail=0),
+        trace("a", nll=[np.log(5)], first=[0.6]),
+    ]
+)
+DRAWS = pd.DataFrame(
+    {
+        "prompt_id": list("aaaabbbbb"),
+        "label": ["reject"] + ["accept"] * 3 + ["reject"] * 4 + ["unparsed"],
+    }
+)
+
+
+def test_each_level_by_hand():
+    full = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, LENT)
+    assert signals.trace_perplexity(full) == pytest.approx([4, 9])
+    # own: |0.5 - 0.1| + |0.3 - 0.4| + |0 - 0.3| + tails |0.2 - 0.2|, halved: 0.8 / 2
+    assert shift(full) == pytest.approx(0.4)
+    tokens = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT)
+    assert signals.trace_perplexity(tokens) == pytest.approx([5, 2]), (
+        "the surrogate's, in the target's order"
+    )
+    assert shift(tokens) == pytest.approx(0.4)
+    text = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT)
+    # the surrogate's: a has 0.6 on token 7 and a tail of 0.2, b has 1 on token 7: (0.4
+    # + 0.2) / 2
+    assert shift(text) == pytest.approx(0.3) and signals.trace_perplexity(
+        text
+    ) == pytest.approx([5, 2])
+    drawn = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS)
+    # a is rejected in 1 of 4 draws, b in 4 of the 4 that can be read: |1/4 - 1|
+    assert shift(drawn) == pytest.approx(0.75)
+    for made in (full, tokens, text, drawn):
+        assert made["prompt_id"].tolist() == ["a", "b"] and made.shape == OWN.shape
+
+
+def test_fewer_tokens_by_hand():
+    cut = surrogate.keep_top_tokens(OWN, 1)
+    # a keeps token 7 (0.5), its tail is 0.2 + 0.3; b keeps token 8 (0.4), its tail is
+    # 0.2 + 0.1 + 0.3
+    assert [ids.tolist() for ids in cut["next_ids"]] == [[7], [8]]
+    assert cut["tail_mass"].tolist() == pytest.approx([0.5, 0.6])
+    # (0.5 + 0.4 + |0.5 - 0.6|) / 2
+    assert shift(
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT, top=1)
+    ) == pytest.approx(0.5)
+    ties = pd.DataFrame([trace("a", first=[0.25, 0.25, 0.5], tail=0)]).assign(
+        next_ids=[np.array([9, 3, 5])]
+    )
+    assert surrogate.keep_top_tokens(ties, 2)["next_ids"][0].tolist() == [
+        5,
+        3,
+    ], "the smaller id of equally likely ones"
+    assert (
+        surrogate.keep_top_tokens(OWN, 99)["tail_mass"].tolist()
+        == OWN["tail_mass"].tolist()
+    )
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.lists(st.floats(0.01, 1), min_size=1, max_size=8), min_size=2, max_size=2
+    ),
+    st.integers(1, 8),
+)
+def test_a_cut_keeps_all_mass_and_the_stated_bound(weights, top):
+    whole = pd.DataFrame(
+        [
+            trace(name, first=np.array(w) / sum(w), tail=0.0)
+            for name, w in zip("ab", weights, strict=True)
+        ]
+    )
+    cut = surrogate.keep_top_tokens(whole, top)
+    mass = [np.exp(row.next_logprobs).sum() + row.tail_mass for row in cut.itertuples()]
+    assert (
+        mass == pytest.approx([1, 1])
+        and all(map(len, cut["next_ids"]))
+        and cut["tail_mass"].between(0, 1).all()
+    )
+    assert abs(shift(cut) - shift(whole)) <= cut["tail_mass"].max() + 1e-9
+    again = surrogate.keep_top_tokens(cut, top)
+    assert again["tail_mass"].tolist() == cut["tail_mass"].tolist()
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["accept", "reject", "unparsed", "blocked"]), max_size=9
+        ),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_the_shift_of_drawn_answers_is_the_difference_of_their_rates(labels):
+    rows = [
+        (name, label) for name, own in zip("ab", labels, strict=True) for label in own
+    ]
+    made = surrogate.first_token_from_samples(
+        pd.Series(["a", "b"]), pd.DataFrame(rows, columns=["prompt_id", "label"])
+    )
+    counts = [
+        (own.count("reject"), own.count("accept") + own.count("reject"))
+        for own in labels
+    ]
+    if min(n for _, n in counts) < surrogate.MIN_SCORED_DRAWS:
+        assert made["tail_mass"].isna().tolist() == [
+            n < surrogate.MIN_SCORED_DRAWS for _, n in counts
+        ]
+        assert np.isnan(shift(made))
+    else:
+        rates = [r / n for r, n in counts]
+        assert shift(made) == pytest.approx(abs(rates[0] - rates[1]))
+
+
+def test_what_a_server_did_not_tell_is_not_lent():
+    silent = OWN.assign(
+        next_ids=[np.empty(0, int), OWN["next_ids"][1]], tail_mass=[1.0, 0.2]
+    )
+    silent["next_logprobs"] = [np.empty(0), OWN["next_logprobs"][1]]
+    made = surrogate.fill_from_surrogate(silent, surrogate.LEVEL_ANSWER_TOKENS, LENT)
+    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert np.isnan(shift(made)) and np.isfinite(signals.trace_perplexity(made)).all()
+    unread = OWN.assign(
+        token_nll=[np.array([np.nan, np.nan, np.nan]), OWN["token_nll"][1]]
+    )
+    made = surrogate.fill_from_surrogate(unread, surrogate.LEVEL_FULL, LENT)
+    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert np.isnan(signals.trace_perplexity(made)).tolist() == [True, False]
+    made = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS.head(7))
+    assert surrogate.is_comparable(made).tolist() == [True, False] and np.isnan(
+        shift(made)
+    )
+
+
+@pytest.mark.parametrize("level", [surrogate.LEVEL_ANSWER_TOKENS, surrogate.LEVEL_TEXT])
+def test_a_served_target_may_know_nothing_of_its_tokens(level):
+    served = OWN.assign(**{name: [value] * 2 for name, value in NOT_TOLD.items()})
+    made = surrogate.fill_from_surrogate(served, level, LENT)
+    pd.testing.assert_frame_equal(
+        made, surrogate.fill_from_surrogate(OWN, level, LENT), check_dtype=False
+    )
+    assert surrogate.is_comparable(made).all()
+    assert not surrogate.is_comparable(
+        surrogate.fill_from_surrogate(served, surrogate.LEVEL_FULL, LENT)
+    ).any()
+
+
+def test_a_surrogate_must_have_been_asked():
+    with pytest.raises(
+        DataError, match=r"no trace of b \(1 are missing\); ask it first"
+    ):
+        surrogate.fill_from_surrogate(
+            OWN, surrogate.LEVEL_TEXT, LENT[LENT["prompt_id"] == "a"]
+        )
+    gone = LENT.assign(token_nll=[LENT["token_nll"][0], np.full(3, np.nan)])
+    with pytest.raises(DataError, match="surrogate's trace of a is not complete"):
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, gone)
+    assert surrogate.is_comparable(
+        surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, gone)
+    ).all(), "at this level its losses are not used"
+
+
+@pytest.mark.parametrize(
+    ("level", "more"),
+    [
+        ("some", {}),
+        (surrogate.LEVEL_FULL, {"samples": DRAWS}),
+        (surrogate.LEVEL_TEXT, {"top": 5}),
+        (surrogate.LEVEL_FULL, {"top": 0}),
+    ],
+)
+def test_a_level_has_no_use_for_everything(level, more):
+    with pytest.raises(ValueError, match=r"level|top"):
+        surrogate.fill_from_surrogate(OWN, level, LENT, **more)
+
+
+def test_who_lends():
+    there = [
+        "smollm2-135m-instruct-q4_1--safety",
+        "qwen2.5-coder-0.5b-instruct-q4_k_m--safety",
+        "mine--none",
+    ]
+    assert surrogate.find_surrogate("mine--safety", there) == there[0]
+    assert surrogate.find_surrogate(there[1], there) == there[0]
+    assert surrogate.find_surrogate(there[0], there) == there[1], (
+        "no model lends to itself"
+    )
+    assert surrogate.find_surrogate("mine--none", there) is None, (
+        "another wrapper is another question"
+    )
+
+
+LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
+CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
+
+
+@pytest.mark.slow
+def test_what_is_left_out_is_in_no_pair_and_still_decided():
+    corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
+    lost = [1, 2]  # a rejection and an acceptance
+    told = traces.copy()
+    for row in lost:
+        told.at[row, "next_ids"], told.at[row, "next_logprobs"] = (
+            np.empty(0, int),
+            np.empty(0),
+        )
+    made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
+    drifts = signals.DriftCache(traces, tokens)
+    pairs = signals.compute_pairs(
+        corpus,
+        vectors,
+        made,
+        surrogate.mask_left_out(labels, surrogate.is_comparable(made)),
+        drifts,
+    )
+    scores = confusion.score_prompts(corpus, labels, pairs)
+    gone = set(corpus["prompt_id"].iloc[lost])
+    assert (
+        not gone & {*pairs["centre_id"], *pairs["neighbour_id"]}
+        and pairs["prob_shift"].notna().all()
+    )
+    assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
+    known = evaluation.label_isolation(corpus, labels)[
+        corpus["prompt_id"].isin(scores["prompt_id"])
+    ]
+    np.testing.assert_array_equal(scores["isolation"], known)
+    assert len(confusion.select_rejections(scores)) == LABELS.count("reject") - 1
+
+
+def test_nothing_lent_is_nothing_changed():
+    """A target that is its own surrogate scores as ever at `full`, and its ranks agree
+    with themselves.
+    """
+    corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
+    drifts = signals.DriftCache(traces, tokens)
+    usual = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
+    for level in surrogate.DISCLOSURE_LEVELS:
+        made = surrogate.fill_from_surrogate(
+            traces, level, traces.sample(frac=1, random_state=1)
+        )
+        assert surrogate.is_comparable(made).all()
+        pd.testing.assert_frame_equal(
+            signals.compute_pairs(corpus, vectors, made, labels, drifts), usual
+        )
+
+
+def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
+    """A target whose measures have these draws, by own signals and as they are told."""
+
+    def estimates(draws):
+        draws = np.array(draws, float)
+        return dict.fromkeys(
+            surrogate.SURROGATE_MEASURES, Estimate.percentile(draws.mean(), draws)
+        )
+
+    known = estimates(ci)
+    rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
+    found = known if told is None else estimates(told)
+    return surrogate.SurrogateComparison(
+        name, lender, surrogate.ALL_PROMPTS, reading, "full", n, 0, rho, found, known
+    )
+
+
+def test_orders_by_hand():
+    # Own: a > b surely, c > a surely, b < c surely. Told: a > b, but c is the lowest,
+    # surely.
+    own = [compared("m--a", [0.5, 0.6]), compared("m--b", [0.3, 0.4])]
+    rows = surrogate.surrogate_orders(
+        [
+            *own,
+            compared("n--c", [0.8, 0.9], "t--x", told=[0.1, 0.2]),
+            compared("few--c", [0, 1], n=29),
+        ]
+    )
+    row = rows[rows["measure"] == "ci"].set_index("among")
+    counts = ["targets", "pairs", "kept", "sure", "sure_kept", "sure_turned"]
+    assert row.loc["all", counts].tolist() == [3, 3, 1, 3, 1, 2]
+    assert (
+        row.loc["same surrogate", counts].tolist()
+        == [3, 1, 1, 1, 1, 0]
+        == row.loc["same model", counts].tolist()
+    )
+    assert rows["rho"].isna().all(), "three targets"
+    assert (
+        surrogate.surrogate_orders(own[:1])["pairs"].eq(0).all()
+        and surrogate.surrogate_orders([]).empty
+    )
+
+
+def test_ranks_of_eight_targets_by_hand():
+    own = [compared(f"m--{i}", [i, i]) for i in range(6)]
+    # Told, the last two of eight change places: sum of d^2 is 2, rho = 1 - 6 * 2 / (8 *
+    # 63) = 1 - 1 / 42
+    own += [
+        compared("m--6", [6, 6], told=[7, 7]),
+        compared("m--7", [7, 7], told=[6, 6]),
+    ]
+    row = surrogate.surrogate_orders(own).iloc[0]
+    assert row[["rho", "rho_low", "rho_high"]].tolist() == pytest.approx(
+        [1 - 1 / 42] * 3
+    )
+    assert row["sure"] == 28 and row["sure_kept"] == 27 and row["sure_turned"] == 1
+
+
+def test_predictions_are_judged_on_targets_with_enough_rejections():
+    table = surrogate.surrogate_table(
+        [compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)],
+        ["m--a", "m--b", "m--c"],
+    )
+    assert table["note"].tolist() == ["", "", "no surrogate in the store"]
+    said = predictions.judge_predictions({"proxies": table})[
+        ["number", "about", "verdict"]
+    ].values.tolist()
+    assert said == [[19, "m--a", "holds"]]
+    assert predictions.judge_predictions(
+        {"proxies": surrogate.surrogate_table([], ["m--a"])}
+    ).empty, "nobody lends"
+    low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
+    assert predictions.judge_predictions({"proxies": low})["verdict"].tolist() == [
+        "open"
+    ]
+
+
+@pytest.mark.slow
+def test_recorded_targets_as_if_less_were_known(recorded_corpus):
+    """Sixty clusters of one target: decisions stay, what is own stays, and the table
+    says so.
+    """
+    store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
+    lender = surrogate.find_surrogate(
+        name, [name, "smollm2-135m-instruct-q4_1--safety"]
+    )
+    config = settings.check_settings(
+        {"store": "recorded", "corpus": "paraguard_mini", "resamples": 100}
+    )
+    scored = pipeline.read_evaluations(
+        store, "paraguard_mini", recorded_corpus, [name, lender]
+    )
+    draws = follow_ups.read_samples(store, "paraguard_mini", [name])
+    found = surrogate.surrogate_table(
+        surrogate.compare_with_surrogates(
+            store, "paraguard_mini", recorded_corpus, scored, draws, config
+        ),
+        scored,
+    )
+    assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
+    rows = found[
+        (found["target"] == name) & (found["reading"] == "relative")
+    ].set_index(["prompts", "setting"])
+    assert (
+        rows.loc["drawn"].index.tolist() == list(surrogate.DISCLOSURE_SETTINGS)
+        and (rows["left_out"] == 0).all()
+    )
+    own = (
+        store.read("tables", "table1_targets")
+        .set_index(["target", "reading"])
+        .loc[(name, "relative")]
+    )
+    for measure in surrogate.SURROGATE_MEASURES:
+        usual = rows.loc["all", measure] - rows.loc["all", f"{measure}_change"]
+        assert usual.to_numpy() == pytest.approx(own[measure], rel=1e-4), measure
+    assert (rows.loc["all", "n"] == own["n_reject"]).all()
+    # The drawn part is what would be scored, had nothing else been asked.
+    part = recorded_corpus[recorded_corpus["prompt_id"].isin(draws[name]["prompt_id"])]
+    vectors = encoder.stored_vectors(store, "paraguard_mini", part["text"])
+    few = [
+        frame.loc[part.index].reset_index(drop=True)
+        for frame in (scored[name].traces, scored[name].labels)
+    ]
+    lent, tokens = (
+        scored[lender].traces.loc[part.index].reset_index(drop=True),
+        scored[lender].tokens,
+    )
+    made = surrogate.fill_from_surrogate(
+        few[0], surrogate.LEVEL_TEXT, lent, draws[name]
+    )
+    pairs = signals.compute_pairs(
+        part.reset_index(drop=True),
+        vectors,
+        made,
+        few[1],
+        signals.DriftCache(lent, tokens),
+    )
+    near = pairs[
+        (pairs["centre_label"] == "reject") & signals.is_ranked(pairs, N_NEIGHBOURS)
+    ]
+    ci = (
+        signals.score_pairs(near, PAPER_WEIGHTS)
+        .groupby(near["centre_id"])
+        .mean()
+        .mean()
+    )
+    assert rows.loc[("drawn", "text, drawn"), "ci"] == pytest.approx(ci)
+    rates = draws[name]["label"].eq("reject").groupby(draws[name]["prompt_id"]).mean()
+    assert near["prob_shift"].to_numpy() == pytest.approx(
+        np.abs(
+            rates.loc[near["centre_id"]].to_numpy()
+            - rates.loc[near["neighbour_id"]].to_numpy()
+        )
+    )
+
+
+SERVED, MODEL, LENDER = (
+    "x-served--safety",
+    "qwen2.5-coder-0.5b-instruct-q4_k_m",
+    "smollm2-135m-instruct-q4_1",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", surrogate.DISCLOSURE_LEVELS)
+def test_a_served_target_is_scored_with_what_a_surrogate_lends(
+    level, results, recorded_corpus
+):
+    record, live = stores.Store(stores.RECORDED), stores.Store("test")
+    prompts = recorded_corpus.head(60)
+    own = record.read("traces", "paraguard_mini", f"{MODEL}--safety")
+    nothing = {"token_ids": [], "token_nll": [], "next_ids": [], "next_logprobs": []}
+    hidden = {
+        "full": [],
+        "answer tokens": ["token_ids", "token_nll"],
+        "text": list(nothing),
+    }[level]
+    there = own.assign(**{name: [np.array([])] * len(own) for name in hidden})
+    if level == "text":
+        there["tail_mass"] = 1.0
+    meta = stores.read_meta(
+        record.path("traces", "paraguard_mini", f"{MODEL}--safety")
+    ) | {"level": level}
+    live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
+    told, model = pipeline.read_scoring_traces(live, "paraguard_mini", prompts, SERVED)
+    assert model == LENDER, "from the record: the live store has no other model"
+    lent = surrogate.align_traces(
+        record.read("traces", "paraguard_mini", f"{LENDER}--safety"),
+        prompts["prompt_id"],
+    )
+    own = surrogate.align_traces(own, prompts["prompt_id"])
+    words, first = (
+        (own if level == "full" else lent),
+        (lent if level == "text" else own),
+    )
+    np.testing.assert_allclose(
+        signals.trace_perplexity(told), signals.trace_perplexity(words), rtol=1e-6
+    )
+    ends = np.arange(20), np.arange(20, 40)
+    np.testing.assert_allclose(shifts(told, *ends), shifts(first, *ends))
+    assert all(map(np.array_equal, told["token_ids"], lent["token_ids"]))
+    assert told["response"].tolist() == own["response"].tolist()
+    labels = surrogate.align_traces(
+        record.read("labels", "paraguard_mini", f"{MODEL}--safety"),
+        prompts["prompt_id"],
+    )
+    config = settings.check_settings({"store": "test", "corpus": "paraguard_mini"})
+    tokens = live.read_earlier("tokens", model)
+    pairs, scores = pipeline.compute_pairs_and_scores(
+        live, "paraguard_mini", prompts, labels, told, tokens, config
+    )
+    assert (
+        pairs["drift"].notna().all()
+        and scores.loc[scores["label"] == "reject", "ci"].notna().any()
+    )
+
+
+def test_a_served_target_without_a_surrogate_says_what_to_run(results, recorded_corpus):
+    live, corpus = (
+        stores.Store("test"),
+        recorded_corpus.head(3).assign(text=["a b", "c d", "e f"]),
+    )
+    name = f"{MODEL}--safety"
+    meta = stores.read_meta(
+        stores.Store(stores.RECORDED).path("traces", "paraguard_mini", name)
+    ) | {"level": "text"}
+    context = trace_store.context_from_meta(meta, "x")
+    nothing = dict.fromkeys(
+        ("token_ids", "token_nll", "next_ids", "next_logprobs"), np.array([])
+    )
+    rows = [
+        {
+            "prompt_id": row.prompt_id,
+            "key": context.key(row.text),
+            "response": "no",
+            "finish_reason": "stop",
+        }
+        | nothing
+        | {"user_start": 0, "user_end": 0, "tail_mass": 1.0}
+        for row in corpus.itertuples()
+    ]
+    live.write("traces", "other", SERVED, frame=pd.DataFrame(rows), meta=meta)
+    with pytest.raises(Missing, match="model=smollm2-135m-instruct"):
+        pipeline.read_scoring_traces(live, "other", corpus, SERVED)

@@ -1,0 +1,212 @@
+"""What the paper reports, and what the project's defaults and verdicts make of it."""
+
+import numpy as np
+import pandas as pd
+import pandera.pandas as pa
+import pytest
+
+from paraguard_lab.analysis import validity
+from paraguard_lab.report import numbers
+from paraguard_utils.core.confusion import CR_THRESHOLDS, N_NEIGHBOURS
+from paraguard_utils.core.signals import PAPER_WEIGHTS
+from paraguard_utils.report import findings, paper
+from paraguard_utils.report.figures.cohorts import PAPER_COHORTS
+from paraguard_utils.settings import Gates
+
+TEXT = pa.Column(str, pa.Check.str_matches(r"^\S"))
+SCHEMA = pa.DataFrameSchema(
+    {
+        "item": pa.Column(
+            str, pa.Check.str_matches(r"^[a-z\d_-]+(\.[a-z\d_-]+)+$"), unique=True
+        ),
+        "what": TEXT,
+        "value": pa.Column(float, pa.Check(np.isfinite)),
+        "where": pa.Column(
+            str, pa.Check.str_matches(r"^(text|(Table|Fig\.) \d(, Fig\. \d)?)$")
+        ),
+    },
+    strict=True,
+    ordered=True,
+)
+
+
+def test_the_file_fits_its_schema():
+    table = pd.read_csv(paper.PAPER_VALUES_FILE).astype({"value": float})
+    SCHEMA.validate(table)
+    rates = table.loc[
+        table["item"].str.startswith(("cohort.", "guard.", "cr.", "gate.")), "value"
+    ]
+    assert rates.between(0, 1).all()
+    assert paper.read_paper_values()["value"].tolist() == table["value"].tolist()
+
+
+def test_defaults_are_the_papers():
+    known = paper.paper_value
+    assert (known("gate.similarity"), known("gate.overlap")) == (
+        Gates().min_similarity,
+        Gates().max_overlap,
+    )
+    assert (known("gate.risk.low"), known("gate.risk.high")) == (
+        Gates().min_risk,
+        Gates().max_risk,
+    )
+    assert (
+        known("corpus.paraphrases") == Gates().per_seed
+        and known("score.k") == N_NEIGHBOURS
+    )
+    weights = (PAPER_WEIGHTS.drift, PAPER_WEIGHTS.prob_shift, PAPER_WEIGHTS.ppl)
+    assert (
+        tuple(known(f"score.weight.{name}") for name in ("drift", "prob_shift", "ppl"))
+        == weights
+    )
+    assert (known("cr.tau.guards"), known("cr.tau.models")) == CR_THRESHOLDS
+    assert known("r.break.low") == validity.CORRELATION_LIMIT
+
+
+def test_prose_and_figures_take_the_papers_numbers_from_the_file():
+    marks = {
+        "paper[item == 'r.similarity'].written": "-0.03",
+        "paper[item == 'cd.mistral-7b.high'].written": "0.040",
+        "paper[item == 'cohort.safe'].value:g %": "60 %",
+        "paper[item == 'cohort.risky'].value:g %": "27.8 %",
+    }
+    assert {mark: numbers.evaluate_mark(mark, None, {}) for mark in marks} == marks
+    assert set(PAPER_COHORTS) < set(paper.read_paper_values().index)
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"),
+    [
+        ((4, 0, 0), findings.REPRODUCED),
+        ((2, 0, 2), findings.REPRODUCED),  # half of them
+        ((1, 0, 2), findings.CANNOT_TELL),  # one of three
+        ((0, 4, 4), findings.NOT_REPRODUCED),
+        ((0, 3, 4), findings.CANNOT_TELL),
+        ((5, 1, 0), findings.CANNOT_TELL),  # mixed
+        ((0, 0, 8), findings.CANNOT_TELL),
+        ((0, 0, 0), findings.CANNOT_TELL),  # nothing is testable
+    ],
+)
+def test_a_reading_gets_one_word(counts, word):
+    assert findings.choose_verdict(*counts) == word
+
+
+def test_readings_are_combined():
+    yes, no, unclear = (
+        findings.REPRODUCED,
+        findings.NOT_REPRODUCED,
+        findings.CANNOT_TELL,
+    )
+    assert [findings.combine_verdicts([word, word]) for word in (yes, no, unclear)] == [
+        yes,
+        no,
+        unclear,
+    ]
+    assert findings.combine_verdicts([yes, no]) == findings.DEPENDS_ON_READING
+    for pair in ((yes, unclear), (unclear, no)):
+        assert findings.combine_verdicts(pair) == unclear
+    assert findings.combine_verdicts([]) == unclear
+
+
+def claims(**readings):
+    """Counts of a claim about the high-risk cohort, by reading: confirm, contradict,
+    open.
+    """
+    (claim,) = (
+        name for name, key in findings.COHORT_CLAIM_KEYS.items() if key == "risky"
+    )
+    rows = [
+        {"claim": claim, "reading": reading}
+        | dict(zip(findings.CLAIM_OUTCOMES, counts, strict=True))
+        for reading, counts in readings.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_corpora_stand_beside_their_sum():
+    given = {
+        "mini": claims(relative=(2, 0, 0), clipped=(0, 2, 1)),
+        "public": claims(relative=(1, 0, 1), clipped=(3, 0, 0)),
+    }
+    shown = findings.tabulate_claims(given)
+    assert shown["corpus"].tolist() == ["mini", "public", findings.ALL_CORPORA]
+    assert shown["relative"].tolist() == [
+        "2 yes, 0 no, 0 unclear",
+        "1 yes, 0 no, 1 unclear",
+        "3 yes, 0 no, 1 unclear",
+    ]
+    # clipped: 2 of 3 contradict; 3 of 3 confirm; together 3 confirm and 2 contradict,
+    # which is mixed
+    assert shown["verdict"].tolist() == [
+        findings.DEPENDS_ON_READING,
+        findings.REPRODUCED,
+        findings.CANNOT_TELL,
+    ]
+
+
+def test_r_is_compared_with_the_papers():
+    ends = [(-0.5, -0.2), (0.0, 0.4), (-0.1, 0.05), (-0.3, 0.1), (-0.6, -0.4)]
+    table = pd.DataFrame(ends, columns=["r_low", "r_high"]).assign(
+        covariate="similarity", reading="relative", few=False
+    )
+    table["r"] = (table["r_low"] + table["r_high"]) / 2
+    table.loc[4, "few"] = True
+    (row,) = findings.count_similarity_claim(
+        pd.concat([table, table.assign(covariate="risk")])
+    ).to_dict("records")
+    # below and above -0.03; within 0.1 of it; wider than that; too few rejections
+    assert [row[name] for name in ("contradict", "confirm", "open", "untestable")] == [
+        2,
+        1,
+        1,
+        1,
+    ]
+
+
+def test_guards_have_a_second_reading_only_where_the_table_has_it():
+    table = pd.DataFrame(
+        {"axis": ["harm", "harm", "harm", "model"], "few": [False, False, True, False]}
+    )
+    table = table.assign(
+        cr60=0.1, cr60_low=[0.0, 0.4, 0.0, 0.9], cr60_high=[0.2, 0.6, 0.2, 1.0]
+    )
+    (row,) = findings.count_guard_claim(table).to_dict("records")
+    assert [row[name] for name in ("confirm", "contradict", "open", "untestable")] == [
+        0,
+        1,
+        1,
+        1,
+    ]
+    table = table.assign(cr60_clipped=0.95, cr60_clipped_low=0.9, cr60_clipped_high=1.0)
+    decided = findings.decide_claims(findings.count_guard_claim(table)).set_index(
+        "reading"
+    )
+    # relative: one contradicts, one is unclear, so half contradict; clipped: both
+    # confirm
+    assert decided["word"].to_dict() == {
+        "relative": findings.NOT_REPRODUCED,
+        "clipped": findings.REPRODUCED,
+    }
+    assert set(decided["verdict"]) == {findings.DEPENDS_ON_READING}
+
+
+def test_cd_and_r_stand_beside_the_papers():
+    frame = pd.DataFrame(
+        {
+            "reading": ["relative", "relative", "clipped", "clipped"],
+            "few": [False, False, False, True],
+        }
+    )
+    table = frame.assign(cd=[0.08, 0.0994, 0.04, 0.9])
+    r = frame.assign(covariate="similarity", r=[-0.7, -0.1, -0.8, 0.9])
+    similar, spread = findings.compare_with_paper(table, r).to_dict("records")
+    assert similar == {
+        "measure": "r of CI with similarity",
+        "paper": "-0.03",
+        "here, relative": "-0.70 to -0.10",
+        "here, clipped": "-0.80 to -0.80",
+    }
+    assert (
+        spread["paper"] == "0.038 to 0.040 (Mistral 7B)"
+        and spread["here, relative"] == "0.080 to 0.099"
+    )

@@ -1,0 +1,312 @@
+"""What is promoted to the record, what is kept there, and which target a figure is
+about.
+"""
+
+import os
+
+import nbformat
+import pandas as pd
+import psutil
+import pytest
+
+from paraguard_lab import record, run
+from paraguard_utils import paths, registry, settings, stores
+from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.labels import targets
+from paraguard_utils.models import loading
+
+CHAT = list(registry.published_targets("chat").index)
+OPTIONAL = list(registry.published_targets("chat").query("default == 'no'").index)
+OPTIONAL_GUARDS = list(
+    registry.published_targets("guard", "refusal").query("default == 'no'").index
+)
+
+
+def put(folder, text, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def put_defaults(live):
+    """Stand for a live run of every target that is asked by default."""
+    for kind, product in (("chat", "traces"), ("guard", "guards")):
+        for name in registry.published_targets(kind).query("default == 'yes'").index:
+            put(
+                live.writes,
+                "x",
+                f"{product}/paraguard_mini/{name}.parquet",
+                f"{product}/paraguard_mini/{name}.csv",
+            )
+            put(live.writes, "x", f"labels/paraguard_mini/{name}.csv")
+
+
+def test_promoting_replaces_removes_and_keeps(tmp_path):
+    live, data = tmp_path / "live" / "traces", tmp_path / "data" / "traces"
+    asked, kept = (
+        f"paraguard_mini/{CHAT[0]}.parquet",
+        f"paraguard_mini/{OPTIONAL[0]}.parquet",
+    )
+    strangers = ["paraguard_mini/stranger--safety.parquet", f"mine/{CHAT[0]}.parquet"]
+    put(live, "new", asked, f"{asked}.meta.json", kept, f"{asked}.lock", *strangers)
+    put(
+        data,
+        "old",
+        asked,
+        kept,
+        f"{kept}.meta.json",
+        "paraguard_mini/gone--safety.parquet",
+    )
+    record._replace(live, data, CHAT, kept=[OPTIONAL[0]])
+    found = {
+        str(path.relative_to(data)): path.read_text()
+        for path in data.rglob("*")
+        if path.is_file()
+    }
+    assert found == {
+        asked: "new",
+        f"{asked}.meta.json": "new",
+        kept: "old",
+        f"{kept}.meta.json": "old",
+    }
+
+
+def test_requests_that_ask_for_harm_are_promoted_and_never_removed(tmp_path):
+    live, data = tmp_path / "live", tmp_path / "data"
+    twins, outside = (
+        f"{settings.TWINS}/{CHAT[0]}.csv",
+        f"{settings.XSTEST}/{CHAT[0]}.csv",
+    )
+    put(live / "labels", "new", twins, f"{settings.TWINS}/stranger--safety.csv")
+    put(data / "labels", "old", twins, outside, "mine/x.csv")
+    put(
+        data / "corpus",
+        "old",
+        f"{settings.TWINS}.csv",
+        f"{settings.TWINS}.csv.meta.json",
+        "mine.csv",
+    )
+    for folder in ("labels", "corpus"):
+        record._replace(live / folder, data / folder, CHAT)
+    found = {
+        path.relative_to(data).as_posix(): path.read_text()
+        for path in data.rglob("*")
+        if path.is_file()
+    }
+    corpus = f"corpus/{settings.TWINS}.csv"
+    assert found == {
+        f"labels/{twins}": "new",
+        f"labels/{outside}": "old",
+        corpus: "old",
+        f"{corpus}.meta.json": "old",
+    }
+
+
+def test_an_answer_to_a_request_that_asks_for_harm_is_not_promoted(results):
+    live = stores.Store("live")
+    labels = stores.Store("recorded").read("labels", "paraguard_mini", CHAT[0]).head(3)
+    live.write(
+        "labels", settings.TWINS, CHAT[0], frame=labels.assign(response=None), meta={}
+    )
+    record._check_withheld(live)
+    live.write("labels", settings.TWINS, CHAT[0], frame=labels, meta={})
+    with pytest.raises(
+        UserError,
+        match=(
+            r"labels/paraguard_twins/\S+ holds answers, of which only labels are kept"
+        ),
+    ):
+        record._check_withheld(live)
+
+
+def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
+    live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
+    monkeypatch.setattr(record, "LABEL_INPUTS", (data / "readings.csv",))
+    put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
+    put(data, "old", "readings.csv", "gone.csv")
+    record._replace(live, data, CHAT)
+    assert sorted(path.name for path in data.rglob("*.csv")) == sorted(
+        ["readings.csv", f"{CHAT[0]}.csv"]
+    )
+
+
+def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):
+    live, data = tmp_path / "live" / "vectors", tmp_path / "data" / "vectors"
+    model = OPTIONAL[0].rpartition("--")[0]
+    put(live, "new", f"{model}/tokens.parquet")
+    put(data, "old", f"{model}/tokens.parquet")
+    record._replace(live, data, CHAT, kept=OPTIONAL)
+    assert (data / model / "tokens.parquet").read_text() == "old"
+
+
+def test_only_what_is_asked_on_request_may_stay_behind(results):
+    live, recorded = stores.Store("live"), stores.Store("recorded")
+    with pytest.raises(
+        UserError,
+        match=f"the live store lacks answers of {CHAT[0]}, .* run make reproduce",
+    ):
+        record._kept(live, recorded)
+    put_defaults(live)
+    assert record._kept(live, recorded) == [*OPTIONAL, *OPTIONAL_GUARDS]
+    put(
+        live.writes, "x", f"traces/paraguard_mini/{OPTIONAL[1]}.parquet"
+    )  # asked, but not labelled
+    with pytest.raises(
+        UserError, match=f"lacks answers of {OPTIONAL[1]}, .* run make optional-models"
+    ):
+        record._kept(live, recorded)
+
+
+def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
+    live = stores.Store("live")
+    put_defaults(live)
+    live.write(
+        "corpus", "paraguard_mini", frame=recorded_corpus.assign(risk=0.5), meta={}
+    )
+    with pytest.raises(
+        UserError,
+        match=f"the corpus has changed, and {OPTIONAL[0]} was not asked again",
+    ):
+        record._kept(live, stores.Store("recorded"))
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "expected"),
+    [
+        (CHAT, "", "smollm2-135m-instruct-q4_1--safety"),
+        (
+            CHAT,
+            "qwen2.5-coder-0.5b-instruct",
+            "qwen2.5-coder-0.5b-instruct-q4_k_m--safety",
+        ),
+        ([*CHAT, "mine--none", "mine--safety"], "mine-folder", "mine--safety"),
+        ([*CHAT, "mine--none", "mine--strict"], "mine-folder", "mine--none"),
+        (OPTIONAL, "", OPTIONAL[1]),
+    ],
+)
+def test_the_focus_is_the_users_model_or_the_default_one(names, model, expected):
+    assert targets.choose_focus(names, model) == expected
+
+
+def test_a_wanted_focus_must_be_there():
+    assert targets.choose_focus(CHAT, wanted=CHAT[0]) == CHAT[0]
+    with pytest.raises(SettingsError, match="no system 'nobody'"):
+        targets.choose_focus(CHAT, wanted="nobody")
+
+
+def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
+    store = stores.Store("mine")
+    put(
+        store.writes,
+        "x",
+        f"traces/c/{CHAT[0]}.parquet",
+        f"labels/c/{CHAT[0]}.csv",
+        f"traces/c/{OPTIONAL[0]}.parquet",
+    )
+    config = settings.freeze({"store": "mine", "corpus": "c"})
+    own, recorded = targets.list_targets_to_score(store, "c", config)
+    assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
+
+
+def test_the_default_models_do_not_include_the_optional_ones():
+    assert registry.list_default_models() == ["smollm2-135m-instruct"]
+    given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False).query(
+        "kind == 'chat'"
+    )
+    assert registry.list_optional_models() == list(
+        dict.fromkeys(given.loc[given["default"] == "no", "model"])
+    )
+    assert {run.JUDGE_MODEL, *registry.list_optional_models()} <= set(
+        loading.PACKAGED_MODELS
+    ) - set(registry.list_default_models())
+
+
+def write_notebook(path, code):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    nbformat.write(notebook, path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise KeyError('none')", "a: KeyError: 'none'"),
+        ("import os; os._exit(1)", "a stopped: its kernel died"),
+    ],
+)
+def test_a_notebook_that_fails_stops_those_beside_it(
+    code, message, tmp_path, results, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    before = {child.pid for child in psutil.Process().children()}
+    endless = "import signal; signal.pause()"
+    with pytest.raises(UserError, match=message):
+        run.run_side_by_side("mine", [write_notebook(tmp_path / f"{name}.ipynb", cell) for name, cell in
+                                      (("b", endless), ("a", code), ("c", endless))])  # fmt: skip
+    assert {child.pid for child in psutil.Process().children()} <= before
+    assert not (paths.RESULTS / "mine" / "notebooks" / "c.ipynb").exists()
+
+
+@pytest.mark.slow
+def test_a_notebook_sees_no_name_of_the_one_before_in_its_kernel(
+    tmp_path, results, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    seen = (
+        "import sys; print(sorted({'left', 'pd'} & set(globals())), 'pandas' in"
+        " sys.modules)"
+    )
+    cells = (("a", "import pandas as pd; left = 1"), ("b", seen))
+    run.run_side_by_side(
+        "mine",
+        [write_notebook(tmp_path / f"{name}.ipynb", code) for name, code in cells],
+    )
+    made = nbformat.read(paths.RESULTS / "mine" / "notebooks" / "b.ipynb", as_version=4)
+    assert (
+        made.cells[-1].outputs[0].text == "[] True\n"
+        and made.cells[-1].execution_count <= 2
+    )
+
+
+def test_a_corpus_without_twins_leaves_the_veto_out(
+    results, recorded_corpus, monkeypatch, capsys
+):
+    ran = []
+    monkeypatch.setattr(
+        run,
+        "run_all",
+        lambda name, given, chosen: ran.extend(path.stem[:2] for path in chosen),
+    )
+    stores.Store("mine").write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
+    run.run_notebooks((), {"store": "mine", "corpus": "mine"})
+    assert "07" not in ran and "05" in ran
+    assert (
+        "07_remedies is left out: no cluster of mine has a harmful twin"
+        in capsys.readouterr().out
+    )
+    ran.clear()
+    run.run_notebooks((), {"store": "mine"})
+    assert "07" in ran
+
+
+def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
+    outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in
+               (("stdout", "a\n"), ("stderr", "w"), ("stdout", "b\n"))]  # fmt: skip
+    cell = nbformat.v4.new_code_cell(
+        "print()", outputs=outputs, metadata={"papermill": {}, "tags": ["t"]}
+    )
+    injected = nbformat.v4.new_code_cell(
+        "k = 1", metadata={"tags": ["injected-parameters"]}
+    )
+    made = record.clean_notebook(nbformat.v4.new_notebook(cells=[cell, injected]))
+    (kept,) = made.cells
+    assert [output.text for output in kept.outputs] == ["a\nb\n"] and kept.metadata == {
+        "tags": ["t"]
+    }

@@ -1,0 +1,357 @@
+"""Settings varied one at a time: hand-worked cases, agreement with the usual scores,
+and searches of known outcome.
+"""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from worlds import world
+
+from paraguard_lab.analysis import sensitivity
+from paraguard_utils import stores
+from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.core.confusion import estimate_confusion
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
+from paraguard_utils.errors import Missing
+from paraguard_utils.models import encoder
+from paraguard_utils.report import figures, findings
+
+LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
+CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
+
+
+@pytest.fixture(scope="module")
+def laid_out():
+    corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
+    pairs = signals.compute_pairs(
+        corpus, vectors, traces, labels, tokens, sensitivity.MAX_K
+    )
+    frame = sensitivity.prepare_pairs(pairs, corpus, signals.trace_perplexity(traces))
+    return corpus, labels, pairs, frame, clusters
+
+
+def test_the_simplex():
+    made = sensitivity.weight_grid()
+    assert len(made) == 66 == len(set(made.values()))
+    assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == ScoreWeights(
+        1, 0, 0
+    )
+    assert sensitivity.DEFAULT_CHOICES["weights"] in made
+
+
+@pytest.mark.parametrize(
+    ("k", "weights"),
+    [(5, PAPER_WEIGHTS), (3, ScoreWeights(0.2, 0.3, 0.5)), (20, ScoreWeights(0, 0, 1))],
+)
+def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
+    corpus, labels, pairs, frame, clusters = laid_out
+    scores = confusion.score_prompts(corpus, labels, pairs, weights, k)
+    expected = confusion.estimate_scores(
+        corpus, pairs, scores, clusters, weights=weights
+    )
+    used = sensitivity.mark_used_pairs(frame, k)
+    ids, ci = sensitivity.ci_of_rejections(
+        frame, signals.score_pairs(frame, weights).to_numpy(), used
+    )
+    found = estimate_confusion(clusters, ids, ci)
+    assert len(ci) == (scores["label"] == "reject").sum()
+    for measure, estimate in found.items():
+        assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
+        assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
+
+
+def test_only_what_moves_the_excess_has_one(laid_out):
+    corpus, labels, pairs, frame, clusters = laid_out
+    frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
+    found = sensitivity.vary_settings(clusters, {"t": frame})
+    expected = confusion.estimate_scores(
+        corpus, pairs, confusion.score_prompts(corpus, labels, pairs), clusters
+    )
+    assert found["weights"]["0.4/0.1/0.5"]["t"]["excess"] == pytest.approx(
+        expected["excess"], abs=1e-12
+    )
+    assert not any(
+        "excess" in found[name]["5" if name == "k" else "none"]["t"]
+        for name in ("k", "theta")
+    )
+
+
+def test_theta_gives_what_the_theta_columns_give(laid_out):
+    corpus, labels, pairs, frame, clusters = laid_out
+    scores = confusion.score_prompts(corpus, labels, pairs, theta=0.3)
+    expected = confusion.estimate_scores(corpus, pairs, scores, clusters)["ci_theta"]
+    used = sensitivity.mark_used_pairs(frame, theta=0.3)
+    found = clusters.mean(
+        *sensitivity.ci_of_rejections(
+            frame, signals.score_pairs(frame).to_numpy(), used
+        )
+    )
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def small():
+    """One cluster x of a rejected r and accepted a, b, and an accepted c elsewhere."""
+    corpus = pd.DataFrame({"prompt_id": list("rabc"), "cluster_id": list("xxxy")})
+    rows = [
+        ("r", "reject", "c", False, 1, 0.9, 0.8),
+        ("r", "reject", "b", True, 2, 0.7, 0.4),
+        ("r", "reject", "a", True, None, 0.5, 0.2),
+        ("a", "accept", "b", True, 1, 0.6, 0.1),
+    ]
+    names = [
+        "centre_id",
+        "centre_label",
+        "neighbour_id",
+        "same_cluster",
+        "rank",
+        "similarity",
+        "drift",
+    ]
+    frame = pd.DataFrame(rows, columns=names).astype({"rank": "Int64"})
+    frame = frame.assign(prob_shift=0.0, ppl_relative=0.0, ppl_clipped=0.0)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
+    return (
+        sensitivity.prepare_pairs(frame, corpus, np.array([2.0, 4.0, 8.0, 3.0])),
+        clusters,
+    )
+
+
+def test_neighbours_by_hand():
+    frame, clusters = small()
+    drift = frame["drift"].to_numpy()
+
+    def ci(**setting):
+        used = sensitivity.mark_used_pairs(frame, **setting)
+        return clusters.mean(*sensitivity.ci_of_rejections(frame, drift, used)).value
+
+    assert ci() == pytest.approx(0.6)  # ranked: c and b, (0.8 + 0.4) / 2
+    assert ci(k=1) == pytest.approx(0.8) and ci(theta=0.8) == pytest.approx(0.8)
+    assert ci(scope="own cluster") == pytest.approx(0.3)  # b and a, (0.4 + 0.2) / 2
+    assert ci(k=1, scope="own cluster") == pytest.approx(0.4)  # b is the nearer one
+    assert np.isnan(ci(theta=0.95))
+
+
+def test_minmax_by_hand():
+    frame, _ = small()
+    # Ranked pairs have drifts 0.8, 0.4, 0.1: 0.4 becomes (0.4 - 0.1) / 0.7; the
+    # unranked 0.2 is scaled the same way.
+    assert frame["drift_minmax"].tolist() == pytest.approx([1, 3 / 7, 1 / 7, 0])
+    # Differences of perplexity: |2 - 3|, |2 - 8|, |2 - 4|, |4 - 8| = 1, 6, 2, 4; ranked
+    # ones span 1 to 6.
+    assert frame["ppl_minmax"].tolist() == pytest.approx([0, 1, 0.2, 0.6])
+    assert (frame["prob_shift_minmax"] == 0).all(), "a signal without spread"
+
+
+def test_separation_by_hand():
+    frame, _ = small()
+    # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher;
+    # ProbShift is 0 everywhere.
+    frame = frame[frame["same_cluster"]].copy()
+    cluster, auc = sensitivity.pair_separation(
+        frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)], "relative"
+    )
+    assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
+    frame.loc[3, "drift"] = 0.3
+    assert sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0)], "relative")[
+        1
+    ].tolist() == [[0.5]]
+
+
+def planted(signal, strength, seed=0):
+    """Return own-cluster pairs of 60 clusters in which rejected pairs have more of one
+    signal.
+    """
+    rng = np.random.default_rng(seed)
+    cluster = np.repeat(np.arange(60), 8)
+    rejected = np.tile([True, False], 240)
+    frame = pd.DataFrame(
+        rng.random((480, 3)), columns=["drift", "prob_shift", "ppl_relative"]
+    )
+    frame[signal] = (frame[signal] + strength * rejected) / (1 + strength)
+    label = np.where(rejected, "reject", "accept")
+    return frame.assign(
+        ppl_clipped=frame["ppl_relative"], cluster_id=cluster, centre_label=label
+    )
+
+
+def test_the_search_finds_the_signal_that_separates():
+    clusters = ClusterBootstrap(range(60), resamples=500)
+    found = sensitivity.search_weights(clusters, {"t": planted("prob_shift", 1.0)})
+    row = found.set_index(["target", "reading", "prob_shift"]).loc[
+        ("t", "relative", "with")
+    ]
+    best = sensitivity.weight_grid()[row["best"]]
+    assert best.prob_shift >= 0.5 and row["auc_held_out"] > 0.9 and row["gain_low"] > 0
+    assert (
+        sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; "))
+        == sensitivity.SEARCH_FOLDS
+    )
+    without = found.set_index(["target", "reading", "prob_shift"]).loc[
+        ("t", "relative", "without")
+    ]
+    assert (
+        sensitivity.weight_grid()[without["best"]].prob_shift == 0
+        and without["auc_held_out"] < 0.6
+    )
+    assert (
+        len(found) == 2 * 2 * 2
+        and (found["auc_best"] >= found["auc_held_out"] - 1e-12).all()
+    )
+
+
+def test_held_out_chance_is_chance():
+    clusters = ClusterBootstrap(range(60), resamples=500)
+    rows = [
+        sensitivity.search_weights(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0]
+        for seed in range(8)
+    ]
+    assert np.mean([row["auc_best"] for row in rows]) > 0.51, (
+        "what is chosen and judged on the same clusters"
+    )
+    assert abs(np.mean([row["auc_held_out"] for row in rows]) - 0.5) < 0.02
+
+
+def test_too_few_clusters_to_search():
+    frame, clusters = small()
+    found = sensitivity.search_weights(clusters, {"t": frame[frame["same_cluster"]]})
+    assert (
+        found["gain"].isna().all()
+        and found["few"].all()
+        and (found["best"] == "").all()
+    )
+
+
+@pytest.mark.slow
+def test_tables_and_sentences(laid_out):
+    _, _, _, frame, clusters = laid_out
+    frame = frame.assign(drift_centred=frame["drift"], drift_encoder=1 - frame["drift"])
+    found = sensitivity.vary_settings(
+        clusters, {"a--x": frame, "b--x": frame.assign(drift=frame["drift"] / 2)}
+    )
+    table, orders = (
+        sensitivity.sensitivity_table(found),
+        sensitivity.sensitivity_orders(found),
+    )
+    assert table.groupby("dimension")["setting"].nunique().to_dict() == {
+        "weights": 66, "k": 20, "theta": 8, "scaling": 3, "drift space": 3, "neighbours": 2, "tau": 21,
+    }  # fmt: skip
+    usual = table[
+        [
+            row.setting == sensitivity.DEFAULT_CHOICES[row.dimension]
+            for row in table.itertuples()
+        ]
+    ]
+    assert (
+        usual[usual["dimension"] != "tau"].groupby("target")["ci"].nunique().eq(1).all()
+    ), "one default everywhere"
+    # b's Drift is half of a's, so a's CI is higher wherever Drift has weight.
+    higher = orders[
+        (orders["dimension"] == "weights") & (orders["measure"] == "ci")
+    ].set_index("setting")["higher"]
+    assert higher["1/0/0"] == 1.0 and higher["0/0/1"] == 0.5
+    told = findings.summarize_ranges(table.assign(n=30)).set_index("dimension")
+    assert len(told) == 6 and findings.summarize_ranges(table).empty
+    assert (
+        told.loc["k", "settings"] == 20
+        and told.loc["k", "lowest"] <= told.loc["k", "highest"]
+    )
+    assert pd.isna(told.loc["k", "always"]) or "of 2" in told.loc["weights", "always"]
+    counts = sensitivity.count_sure_orders(orders, table.assign(n=30)).set_index(
+        ["dimension", "measure"]
+    )
+    assert counts.loc[("k", "ci")].tolist() == [20, 1, 1, 1, 0]
+    assert counts.loc[("weights", "ci"), ["always", "sometimes"]].tolist() == [
+        0,
+        1,
+    ], "no order at 0/0/1"
+    assert (
+        table.loc[table["dimension"].isin(sensitivity.NEIGHBOUR_DIMENSIONS), "excess"]
+        .isna()
+        .all()
+    )
+    few = table.assign(n=table["target"].map({"a--x": 29, "b--x": 30}))
+    assert sensitivity.count_sure_orders(orders, few).empty, "one target has no order"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59]
+)
+def test_one_target_with_hardly_anything_to_score(labels):
+    corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
+    pairs = signals.compute_pairs(
+        corpus, vectors, traces, labelled, tokens, sensitivity.MAX_K
+    )
+    frame = sensitivity.prepare_pairs(pairs, corpus, signals.trace_perplexity(traces))
+    found = sensitivity.vary_settings(
+        clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)}
+    )
+    values, orders = (
+        sensitivity.sensitivity_table(found),
+        sensitivity.sensitivity_orders(found),
+    )
+    assert len(values) == 123 and orders.empty
+    some = "reject" in labels and "accept" in labels
+    assert len(findings.summarize_ranges(values.assign(n=30))) == (6 if some else 0)
+    searched = sensitivity.search_weights(
+        clusters, {"t--x": frame[frame["same_cluster"]]}
+    )
+    assert searched["gain"].isna().all()
+    by_k = values[values["dimension"] == "k"]
+    for figure in (
+        figures.plot_weight_simplex(values[values["dimension"] == "weights"]),
+        figures.plot_against_k(by_k),
+        figures.plot_against_k(by_k.head(0)),
+        figures.plot_settings(values[values["dimension"] == "scaling"]),
+    ):
+        figure.savefig(io.BytesIO())
+
+
+def test_drift_in_the_encoders_space(results):
+    store = stores.Store("mine")
+    texts = [
+        "how do I kill a process",
+        "how can I end a process",
+        "what is the capital of France",
+    ]
+    first, second = [texts[0]] * 3, texts
+    found = sensitivity.encoder_drifts(store, "c", first, second)
+    own = encoder.encode_tokens(texts)
+    # "how do i kill a process" is six words of the encoder's vocabulary, its two marks
+    # are left out.
+    assert own[0].shape == (6, encoder.ENCODER_DIMENSIONS)
+    assert found == pytest.approx(
+        [0, drift(own[0], own[1]), drift(own[0], own[2])], abs=1e-6
+    )
+    assert found[0] < found[1] < found[2]
+    again = sensitivity.encoder_drifts(store, "c", second, first)
+    assert again.tolist() == found.tolist(), "kept, and symmetric"
+    recorded = stores.Store("recorded").read(
+        "drifts", encoder.ENCODER_NAME, "paraguard_mini"
+    )
+    texts = (
+        stores.Store("recorded")
+        .read("corpus", "paraguard_mini")["text"]
+        .iloc[:2]
+        .tolist()
+    )
+    assert encoder.hash_text(texts[0]) in set(recorded["first_hash"]) | set(
+        recorded["second_hash"]
+    )
+    sensitivity.encoder_drifts(store, "paraguard_mini", texts[:1], texts[1:])
+    kept = store.read("drifts", encoder.ENCODER_NAME, "paraguard_mini")
+    assert len(kept) == len(recorded), (
+        "a live store holds the recorded ones too, so that record keeps them"
+    )
+    with pytest.raises(
+        Missing,
+        match=(
+            r"3 pairs of c have no recorded Drift .* run 06_validity with a live store"
+        ),
+    ):
+        sensitivity.encoder_drifts(stores.Store("recorded"), "c", first, second)

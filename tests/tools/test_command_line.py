@@ -1,0 +1,67 @@
+"""The command line: every command says how it is used."""
+
+import re
+
+import pytest
+import typer
+
+from paraguard_tools import __main__
+from paraguard_utils import paths, settings
+from paraguard_utils.corpus import risk
+
+
+def commands(group, *above):
+    """Every command as the words that call it."""
+    click = typer.main.get_command(group) if isinstance(group, typer.Typer) else group
+    for name, command in click.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *above, name)
+        else:
+            yield (*above, name)
+
+
+@pytest.mark.parametrize("words", list(commands(__main__.app)), ids=" ".join)
+def test_help_shows_an_example(words, command):
+    printed = command(*words, "--help").printed
+    example = re.search(r"Example: paraguard (.*)", printed)
+    assert example and example[1].startswith(" ".join(words))
+
+
+def test_the_command_without_arguments_lists_the_commands(command):
+    done = command()
+    text = done.printed + done.error
+    assert all(
+        name in text
+        for name in ("corpus", "label", "agreement", "explorer", "run", "reproduce")
+    )
+
+
+def test_readme_names_only_commands_that_there_are():
+    known = {" ".join(words) for words in commands(__main__.app)}
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8") + (
+        paths.DATA / "README.md"
+    ).read_text("utf-8")
+    named = re.findall(
+        r"paraguard ((?:corpus )?[a-z][a-z-]*)", re.sub(r"\s+", " ", text)
+    )
+    assert named and set(named) <= known
+
+
+def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
+    assert settings.Settings.model_fields["risk"].default == risk.RISK_VERSION
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["audit", "--nope"], "No such option: --nope"),
+        (["audit", "--fail-above", "x"], "Invalid value for '--fail-above'"),
+        (["nosuch"], "No such command 'nosuch'"),
+        (["corpus", "nosuch"], "No such command 'nosuch'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(command, words, line):
+    done = command(*words)
+    assert (
+        done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
+    )
