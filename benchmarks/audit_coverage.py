@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import comb
 
-from paraguard_utils import Decisions, audit, paths, stores
+from paraguard_tools import Decisions, audit
+from paraguard_utils import paths, stores
 
 SIZES = np.arange(2, 9)
 HARMFUL = 0.7

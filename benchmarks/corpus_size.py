@@ -45,17 +45,17 @@ def ask(size, options):
     started = time.perf_counter()
     model = loading.load_model(loading.resolve_model(options.model))
     loaded = time.perf_counter()
-    for wrapper in options.wrappers:
+    for system_prompt in options.system_prompts:
         trace_store.query_model(
             store,
             f"size-{size}",
             corpus,
             model,
-            wrapper,
+            system_prompt,
             prompting.Decoding(options.new),
         )
     seconds = time.perf_counter() - loaded
-    asked = size * len(options.wrappers)
+    asked = size * len(options.system_prompts)
     shutil.rmtree(store.writes)
     return {
         "prompts": size,
@@ -76,7 +76,7 @@ def main():
         default="smollm2-135m-instruct",
         help="any name that notebook 02 takes",
     )
-    parser.add_argument("--wrappers", nargs="+", default=["safety"])
+    parser.add_argument("--system prompts", nargs="+", default=["safety"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[200, 1200, 12_000])
     parser.add_argument(
         "--new", type=int, default=64, help="new tokens (default: %(default)s)"
@@ -99,7 +99,7 @@ def main():
         options.output,
         table,
         "tables",
-        {"model": options.model, "wrappers": options.wrappers},
+        {"model": options.model, "system_prompts": options.system_prompts},
     )
     print(table.to_string(index=False, float_format="%.4g"))
     print(f"written to {paths.display_path(options.output)}")

@@ -47,8 +47,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paraguard_utils import paths, stores
 from paraguard_lab.analysis import chance, validity, variance
+from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
@@ -171,9 +171,9 @@ def measure(task):
         "excess": clusters.mean(excess.index, excess),
     }
     row = {
-        "target": rule,
-        "reading": "relative",
-        "few": False,
+        "system": rule,
+        "interpretation": "relative",
+        "too_few": False,
         "n_mixed": len(excess),
         "n_reject": len(rejected),
     }
@@ -271,13 +271,13 @@ def ratio_rows(cell):
         value, low, high = disagreement.estimate_disagreement(
             clusters, alike.assign(cluster_id=alike.index)
         )
-        few = disagreement.too_few_for_disagreement(
+        too_few = disagreement.too_few_for_disagreement(
             pd.DataFrame({"n": n, "rejected": refused})
         )
-        found.append((value, low <= truth <= high, low > 0, few))
-    frame = pd.DataFrame(found, columns=["value", "covered", "above", "few"])
+        found.append((value, low <= truth <= high, low > 0, too_few))
+    frame = pd.DataFrame(found, columns=["value", "covered", "above", "too_few"])
     rows = []
-    for name, own in (("DR", frame), ("DR, not flagged", frame[~frame["few"]])):
+    for name, own in (("DR", frame), ("DR, not flagged", frame[~frame["too_few"]])):
         if len(own) >= LEAST:
             row = {
                 "rule": (

@@ -164,8 +164,9 @@ def main() -> None:
         .sample(max(options.sizes), random_state=1)
     )
     decoding = prompting.Decoding(options.new)
-    wrapped = prompting.render_wrapper(
-        model.tokenizer, registry.wrapper_text_of("smollm2-135m-instruct-q4_1--safety")
+    wrapped = prompting.render_system_prompt(
+        model.tokenizer,
+        registry.system_prompt_text_of("smollm2-135m-instruct-q4_1--safety"),
     )
     context = prompting.PromptContext(model.weights_id, model.dtype, *wrapped, decoding)
     asked = prompting.tokenize_prompts(corpus, model.tokenizer, context)

@@ -18,9 +18,9 @@ def main(name):
     """Compare labels of the store with recorded ones, file by file."""
     live, recorded, rows = stores.Store(name), stores.Store(stores.RECORDED), []
     for path in sorted((live.writes / "labels").glob("*/*.csv")):
-        of, target = path.parent.name, path.stem
+        of, system = path.parent.name, path.stem
         metas = [
-            stores.read_meta(store.path("labels", of, target))
+            stores.read_meta(store.path("labels", of, system))
             for store in (live, recorded)
         ]
         if metas[0].get("device") == metas[1].get("device") or metas[0].get(
@@ -28,13 +28,13 @@ def main(name):
         ) != metas[1].get("inputs"):
             continue  # asked of other prompts, or by the same device
         here, there = (
-            store.read("labels", of, target).set_index("prompt_id")
+            store.read("labels", of, system).set_index("prompt_id")
             for store in (live, recorded)
         )
         same = here["label"].eq(there["label"].reindex(here.index))
         about = {
             "corpus": of,
-            "target": target,
+            "system": system,
             "device": metas[0]["device"],
             "recorded": metas[1]["device"],
         }

@@ -23,8 +23,8 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from paraguard_utils import paths, registry, settings, stores
 from paraguard_lab.corpus import paraphrase
+from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import Guard
@@ -92,9 +92,9 @@ def measured(
             bar.update(len(batch))
             if spent > limit:
                 break
-    few = texts[:compared]
-    one_by_one = seconds(lambda: [guard.score([text]) for text in few])
-    together = seconds(partial(guard.score, few))
+    too_few = texts[:compared]
+    one_by_one = seconds(lambda: [guard.score([text]) for text in too_few])
+    together = seconds(partial(guard.score, too_few))
     return {
         "guard": guard.name,
         "prompts": done,

@@ -3,7 +3,7 @@ truth on the real prompts.
 
 `python benchmarks/known_truth.py [WORLDS]` writes `benchmarks/known_truth.csv`.
 Prompts, vectors, perplexities and Drift are the recorded ones of SmolLM2 under the
-safety wrapper; the decisions are drawn. A prompt is rejected where a + u + e > 0: u is
+safety system prompt; the decisions are drawn. A prompt is rejected where a + u + e > 0: u is
 normal and shared by a cluster, e has variance 1 inside clusters, the share of u in the
 variance is the latent correlation (how much meaning decides), and a gives the refusal
 rate. The wording e is
@@ -12,7 +12,7 @@ rate. The wording e is
 - perplexity, or length: how far the prompt's logarithm lies above its cluster's mean,
   standardized. A coherent rule.
 
-A measure of how sensibly a target refuses should follow the correlation (one way,
+A measure of how sensibly a system refuses should follow the correlation (one way,
 whatever the rate), and neither the rate nor the kind of wording. ProbShift is left out
 (its weight goes to the others), since the answers' first tokens are not drawn; so is
 POSIX.
@@ -31,14 +31,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from paraguard_lab.analysis import predictions, validity
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
-from paraguard_lab.analysis import predictions, validity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, prompting, trace_store
 
-CORPUS, TARGET = "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
+CORPUS, SYSTEM = "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
 CORRELATIONS, RATES = (0.0, 0.2, 0.4, 0.6, 0.8), (0.05, 0.2, 0.5)
 
 
@@ -49,10 +49,10 @@ def prompts():
     """
     files = stores.Store(stores.RECORDED)
     corpus = files.read("corpus", CORPUS)
-    traces = trace_store.read_traces(files, CORPUS, corpus, TARGET)
+    traces = trace_store.read_traces(files, CORPUS, corpus, SYSTEM)
     vectors = encoder.stored_vectors(files, CORPUS, corpus["text"], earlier=True)
     drifts = signals.DriftCache(
-        traces, files.read("tokens", prompting.model_of_target(TARGET))
+        traces, files.read("tokens", prompting.model_of_system(SYSTEM))
     )
     logs = {
         "perplexity": signals.trace_perplexity(traces),
@@ -73,14 +73,18 @@ def worlds(cell):
     cluster = pd.factorize(corpus["cluster_id"])[0]
     spread = np.sqrt(correlation / (1 - correlation))
     rng = np.random.default_rng(
-        [["dice", *wordings].index(wording), round(100 * rate), round(10 * correlation)]
+        [
+            ["chance", *wordings].index(wording),
+            round(100 * rate),
+            round(10 * correlation),
+        ]
     )
     once = ClusterBootstrap(
         corpus["cluster_id"], 2
     )  # the spread over worlds is the uncertainty
     found = []
     for _ in range(number):
-        own = rng.normal(size=len(corpus)) if wording == "dice" else wordings[wording]
+        own = rng.normal(size=len(corpus)) if wording == "chance" else wordings[wording]
         latent = spread * rng.normal(size=cluster.max() + 1)[cluster] + own
         rejected = latent > norm.isf(rate) * np.sqrt(1 + spread**2)
         labels = pd.DataFrame(
@@ -116,7 +120,7 @@ def main():
     """Measure all worlds on two processes and write the table."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     cells = [
-        ("dice", rate, correlation, number)
+        ("chance", rate, correlation, number)
         for rate, correlation in itertools.product(RATES, CORRELATIONS)
     ]
     coherent = itertools.product(
@@ -129,7 +133,7 @@ def main():
         paths.BENCHMARKS_FOLDER / "known_truth.csv",
         table,
         "tables",
-        {"worlds": number, "target": TARGET},
+        {"worlds": number, "system": SYSTEM},
     )
     print(table.round(3).to_string())
 

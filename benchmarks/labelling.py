@@ -26,7 +26,7 @@ def main():
     store = stores.Store(stores.RECORDED)
     frames = [
         store.read("labels", "paraguard_mini", name)
-        for name in registry.published_targets("chat").index
+        for name in registry.published_systems("chat").index
     ]
     found = pd.concat(frames)
     asked = (

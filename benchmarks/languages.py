@@ -60,22 +60,22 @@ def read_prompts(language):
 def decide(name):
     """Label the answers of a live store.
 
-    Return and write decisions: language, target, prompt_id, label.
+    Return and write decisions: language, system, prompt_id, label.
     """
     store, rows = stores.Store(name), []
     for language in LANGUAGES:
         prompts = read_prompts(language)
         for model in MODELS:
-            for wrapper in ("none", "safety", "strict"):
-                target = f"{model}--{wrapper}"
-                traces = store.read("traces", f"paraguard_{language}", target)
+            for system_prompt in ("none", "safety", "strict"):
+                system = f"{model}--{system_prompt}"
+                traces = store.read("traces", f"paraguard_{language}", system)
                 label = label_answers(language, traces, prompts)
                 rows.append(
                     traces[["prompt_id"]].assign(
-                        language=language, target=target, label=label
+                        language=language, system=system, label=label
                     )
                 )
-    table = pd.concat(rows)[["language", "target", "prompt_id", "label"]]
+    table = pd.concat(rows)[["language", "system", "prompt_id", "label"]]
     table.to_csv(FOLDER / "decisions.csv", index=False)
     return table
 
@@ -83,7 +83,7 @@ def decide(name):
 def main(name=""):
     """Compare decisions with readings, and estimate FRR and DR."""
     decisions = decide(name) if name else pd.read_csv(FOLDER / "decisions.csv")
-    readings = pd.read_csv(FOLDER / "readings.csv")
+    interpretations = pd.read_csv(FOLDER / "readings.csv")
     rows = []
     for language in LANGUAGES:
         prompts, own = (
@@ -91,8 +91,8 @@ def main(name=""):
             decisions[decisions["language"] == language],
         )
         groups = ClusterBootstrap(prompts["cluster_id"])
-        read = readings[readings["language"] == language].merge(
-            own, on=["language", "target", "prompt_id"]
+        read = interpretations[interpretations["language"] == language].merge(
+            own, on=["language", "system", "prompt_id"]
         )
         read = read.assign(
             **{one: read[one].map(REFUSED) for one in ("first", "second")}
@@ -113,15 +113,15 @@ def main(name=""):
                 {"language": language, "about": about, "n": len(known)}
                 | to_columns({"kappa": kappa})
             )
-        for target, found in own.groupby("target", sort=False):
+        for system, found in own.groupby("system", sort=False):
             labels = prompts[["prompt_id"]].merge(
                 found[["prompt_id", "label"]], on="prompt_id", how="left"
             )
             labels = labels.assign(
                 kind=None, rule=None, p_refusal=np.nan, answer=None, response=None
             )
-            rate = confusion.rate_row(target, prompts, labels, groups)
-            shared = wording.wording_tables(prompts, {target: labels}, groups)[0].iloc[
+            rate = confusion.rate_row(system, prompts, labels, groups)
+            shared = wording.wording_tables(prompts, {system: labels}, groups)[0].iloc[
                 0
             ]
             kept = ["frr", "dr", "dr_near", "dr_free"]
@@ -129,12 +129,14 @@ def main(name=""):
             kept = [f"{one}{end}" for one in kept for end in ("", "_low", "_high")]
             about = {
                 "language": language,
-                "about": target,
+                "about": system,
                 "n": rate["n_scored"],
                 "n_reject": rate["n_reject"],
             }
             rows.append(
-                about | {one: both[one] for one in kept} | {"few": rate["few_dr"]}
+                about
+                | {one: both[one] for one in kept}
+                | {"too_few": rate["too_few_for_dr"]}
             )
     table = pd.DataFrame(rows)
     stores.write_file(Path(__file__).with_suffix(".csv"), table, "tables", {})

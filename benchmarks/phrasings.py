@@ -10,7 +10,7 @@ of other kinds stay.
   variable is large that clusters share in part (`meaning`), near-copies share more of
   (`words`), and whose mean hangs on the strategy. Of 70 clusters there is a twin,
   refused more often. DR of near-copies and of free rewordings, rephrasing odds, and
-  rates by meaning follow. Worlds that are flagged `few` are left out, as nobody is to
+  rates by meaning follow. Worlds that are flagged `too_few` are left out, as nobody is to
   rely on them.
 - noise: true decisions as above, without strategies; each label errs with a given
   probability, either way; 100 or 400 answers, half rejections where there are as many,
@@ -36,11 +36,11 @@ import pandas as pd
 from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
+from paraguard_lab.analysis import triggers
+from paraguard_lab.core import label_noise
 from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, wording
-from paraguard_lab.analysis import triggers
 from paraguard_utils.core import disagreement
-from paraguard_lab.core import label_noise
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import too_few_for_odds

@@ -42,7 +42,7 @@ TESTS = {
     "variance": "variance",
     "validity": "validity",
     "veto": "veto",
-    "label_noise": "readings",
+    "label_noise": "interpretations",
     "wording": "wording",
     "rephrasing": "rephrasing",
     "words": "gates corpus",
@@ -505,8 +505,8 @@ def find_symbols(code: str) -> dict[str, tuple[int, int]]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            systems = node.systems if isinstance(node, ast.Assign) else [node.system]
+            names = [system.id for system in systems if isinstance(system, ast.Name)]
         for name in names:
             symbols[name] = (node.lineno, node.end_lineno or node.lineno)
     return symbols

@@ -75,9 +75,9 @@ def user_nll(request, logits):
     (tokens, vocabulary).
     """
     start, end = request.user_start, request.user_end
-    targets = torch.tensor(request.token_ids[start:end])
+    systems = torch.tensor(request.token_ids[start:end])
     return torch.nn.functional.cross_entropy(
-        logits[start - 1 : end - 1].float(), targets, reduction="none"
+        logits[start - 1 : end - 1].float(), systems, reduction="none"
     ).numpy()
 
 
@@ -234,8 +234,8 @@ def measure(options, corpus):
     frame = prompting.PromptContext(
         source.weights_id,
         "float32",
-        *prompting.render_wrapper(
-            plain.tokenizer, registry.wrappers()[options.wrapper]["text"]
+        *prompting.render_system_prompt(
+            plain.tokenizer, registry.system_prompts()[options.system_prompt]["text"]
         ),
         prompting.Decoding(options.new),
     )
@@ -347,7 +347,7 @@ def main():
         default="smollm2-135m-instruct",
         help="any name that notebook 02 takes",
     )
-    parser.add_argument("--wrapper", default="safety")
+    parser.add_argument("--system prompt", default="safety")
     parser.add_argument(
         "--prompts",
         type=Path,
@@ -381,7 +381,7 @@ def main():
     table = measure(options, corpus)
     meta = {
         "model": options.model,
-        "wrapper": options.wrapper,
+        "instruction": options.system_prompt,
         "prompts": len(corpus),
         "new_tokens": options.new,
         "threads": torch.get_num_threads(),

@@ -22,16 +22,25 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from paraguard_utils import paths, registry, settings, stores
 from paraguard_lab.corpus import reword
+from paraguard_lab.remedies import inside, splits
+from paraguard_lab.remedies.catalogue import (
+    UNTOUCHED,
+    ablated,
+    demonstrations,
+    rewritten,
+    self_cd,
+    self_reminder,
+    smooth_llm,
+    steered,
+)
+from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
-from paraguard_lab.remedies import inside, splits
-from paraguard_lab.remedies.catalogue import UNTOUCHED, ablated, demonstrations, rewritten, self_cd, self_reminder, smooth_llm, steered
-from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus
 
-TARGET = "smollm2-135m-instruct-q4_1--safety"
+SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
 
 def learned(base: UntouchedSystem) -> dict[str, LocalBackend]:
@@ -70,8 +79,8 @@ def ways(
     }
     found = {UNTOUCHED: (base.local, same)}
     for name, module in asking.items():
-        target = module.apply(base, thirds.train, thirds.validation)
-        found[name] = (target.respondent(), same)
+        system = module.apply(base, thirds.train, thirds.validation)
+        found[name] = (system.respondent(), same)
     found["paraphrased"] = (
         base.local,
         lambda prompts: rewordings(prompts).drop_duplicates("cluster_id"),
@@ -109,13 +118,13 @@ def main() -> None:
             "max_new_tokens": options.new,
         }
     )
-    base = UntouchedSystem(store, TARGET, corpora, config)
+    base = UntouchedSystem(store, SYSTEM, corpora, config)
     thirds = splits.split_clusters(*corpora.values())
     prompts = pd.concat(
         [side.sample(options.n, random_state=1) for side in thirds.test],
         ignore_index=True,
     )
-    text = registry.wrappers()[base.wrapper]["text"]
+    text = registry.system_prompts()[base.system_prompt]["text"]
     tokenizer = base.local.reader.tokenizer
     spent: dict[str, list[float]] = defaultdict(list)
     counted = {}
@@ -142,7 +151,7 @@ def main() -> None:
             read = rows["token_ids"].map(len).sum()
             if (
                 name == "self-cd"
-            ):  # reads every prompt a second time, without the wrapper
+            ):  # reads every prompt a second time, without the system prompt
                 plain = prompting.tokenize_prompts(
                     asked,
                     tokenizer,
@@ -175,7 +184,7 @@ def main() -> None:
         options.output,
         table,
         "tables",
-        meta | {"torch": torch.__version__, "target": TARGET},
+        meta | {"torch": torch.__version__, "system": SYSTEM},
     )
     print(table.to_string(index=False, float_format="%.4g"))
     print(f"written to {paths.display_path(options.output)}")

@@ -4,7 +4,7 @@ in step.
 `.venv/bin/python benchmarks/scoring.py` takes a few minutes on two cores and writes
 `benchmarks/scoring.csv`. The corpora are synthetic, of realistic sizes: clusters of
 five, a fifth rejected, 8-40 tokens a prompt. Each is scored in a process of its own as
-03 does it: pairs, per-prompt scores, Table 1's rows in both readings. The search for
+03 does it: pairs, per-prompt scores, Table 1's rows in both interpretations. The search for
 neighbours, a part of `pairs`, is timed once more by itself: it is exact, so its time
 grows with the square of the corpus. The comparison with chance (floors, permutations)
 comes after, with its own seconds and peak memory. Other work on the machine makes
@@ -23,18 +23,18 @@ import faiss
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import stores
 from paraguard_lab.analysis import chance
+from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
-from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
-TARGET = "synthetic--none"
+SYSTEM = "synthetic--none"
 SIZES = (10_000, 20_000, 40_000)
 CLUSTER, REJECTED = 5, 0.2
 DIMENSIONS, NOISE = 384, 0.65  # mates' cosine is about 1 / (1 + 0.65 ** 2) = 0.7
@@ -128,9 +128,9 @@ def measure(n, resamples, with_chance):
     )
     scores = timed("prompt_scores", confusion.score_prompts, corpus, labels, pairs)
     clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
-    for reading in PPL_READINGS:
-        given = (TARGET, corpus, labels, pairs, scores, clusters, reading)
-        timed(f"table_row_{reading}", confusion.target_row, *given)
+    for interpretation in PPL_INTERPRETATIONS:
+        given = (SYSTEM, corpus, labels, pairs, scores, clusters, interpretation)
+        timed(f"table_row_{interpretation}", confusion.system_row, *given)
     row |= {
         "pairs": len(pairs),
         "seconds": sum(seconds.values()),
@@ -163,7 +163,7 @@ def measure(n, resamples, with_chance):
         timed(
             "chance",
             chance.compare_with_chance,
-            TARGET,
+            SYSTEM,
             corpus,
             one,
             vectors,

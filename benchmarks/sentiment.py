@@ -38,15 +38,15 @@ import pandas as pd
 from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
+from paraguard_lab.analysis import predictions, validity
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, evaluation, signals
-from paraguard_lab.analysis import predictions, validity
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 
-NAME = WRAPPER = "sentiment"
+NAME = SYSTEM_PROMPT = "sentiment"
 NOISE = (0.0, 0.05, 0.10, 0.20)
 OVERLAPS = ("none", "quarter", "half")
 REPEATS = 20
@@ -110,12 +110,12 @@ def linear(texts):
 
 
 def chat(store, corpus, name):
-    """Ask a chat model; return its target name and whether "yes" is likelier than "no"
+    """Ask a chat model; return its system name and whether "yes" is likelier than "no"
     (None: it says neither).
     """
     model = loading.load_model(loading.resolve_model(name))
     traces = trace_store.query_model(
-        store, NAME, corpus, model, WRAPPER, prompting.Decoding(4)
+        store, NAME, corpus, model, SYSTEM_PROMPT, prompting.Decoding(4)
     )
     trace_store.write_tokens(store, model, [traces])
     words = {
@@ -221,7 +221,7 @@ def main():
     corpus = pd.read_csv(paths.DATA / "sentiment.csv")
     store, models = (
         stores.Store(NAME),
-        sys.argv[1:] or list(registry.published_targets("chat")["model"].unique()),
+        sys.argv[1:] or list(registry.published_systems("chat")["model"].unique()),
     )
     decided = decisions(store, corpus, models)
     table = pd.concat(
@@ -231,11 +231,13 @@ def main():
         paths.BENCHMARKS_FOLDER / "sentiment_decisions.csv",
         table,
         "tables",
-        {"wrapper": registry.wrapper_text_of(WRAPPER)},
+        {"instruction": registry.system_prompt_text_of(SYSTEM_PROMPT)},
     )
 
     model = loading.packaged_model_name(registry.list_default_models()[0])
-    traces = store.read("traces", NAME, prompting.make_target_name(model, WRAPPER))
+    traces = store.read(
+        "traces", NAME, prompting.make_system_name(model, SYSTEM_PROMPT)
+    )
     drifts = signals.DriftCache(traces, store.read("tokens", model))
     vectors = encoder.encode_texts(corpus["text"])
     given = itertools.product(decided, OVERLAPS, NOISE)

@@ -22,11 +22,11 @@ from pathlib import Path
 import openai
 import pandas as pd
 
+from paraguard_tools.servers import served
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting, trace_store
-from paraguard_tools.servers import served
 
-MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
+MODEL, SYSTEM_PROMPT = "smollm2-135m-instruct", "safety"
 ASKED = {"answers only": ("text", 0), "all": ("full", 64)}
 """What a server is asked to tell: level and top tokens."""
 
@@ -42,7 +42,7 @@ async def bare(
     """Ask all prompts, so many at a time, and forget the answers."""
     gate, framing = (
         asyncio.Semaphore(concurrency),
-        served.PromptLayout(registry.wrappers()[WRAPPER]["text"], ""),
+        served.PromptLayout(registry.system_prompts()[SYSTEM_PROMPT]["text"], ""),
     )
     async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
 
@@ -64,7 +64,7 @@ def stored(
     shutil.rmtree(store.writes, ignore_errors=True)
     decoding = prompting.Decoding(new)
     traces = trace_store.query_model(
-        store, "prompts", prompts, model, WRAPPER, decoding
+        store, "prompts", prompts, model, SYSTEM_PROMPT, decoding
     )
     assert traces["response"].notna().all()
     shutil.rmtree(store.writes)

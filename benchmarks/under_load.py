@@ -57,7 +57,7 @@ def busy(share):
 def beside(share):
     """Have a busy process run meanwhile."""
     process = (
-        multiprocessing.Process(target=busy, args=(share,), daemon=True)
+        multiprocessing.Process(system=busy, args=(share,), daemon=True)
         if share
         else None
     )
@@ -84,11 +84,11 @@ def ask(n, new):
         .read("corpus", "paraguard_mini")
         .sample(n, random_state=1)
     )
-    text = registry.wrappers()["safety"]["text"]
+    text = registry.system_prompts()["safety"]["text"]
     frame = prompting.PromptContext(
         source.weights_id,
         "float32",
-        *prompting.render_wrapper(model.tokenizer, text),
+        *prompting.render_system_prompt(model.tokenizer, text),
         prompting.Decoding(new),
     )
     requests = prompting.tokenize_prompts(corpus, model.tokenizer, frame)

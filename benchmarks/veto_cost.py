@@ -2,7 +2,7 @@
 decided, one prompt at a time.
 
 `.venv/bin/python benchmarks/veto_cost.py` writes `benchmarks/veto_cost.csv`. The
-prompts are drawn from those of the recorded corpus that the recorded target rejects;
+prompts are drawn from those of the recorded corpus that the recorded system rejects;
 the guards get the same ones, since what a decision costs does not hang on what it is.
 All systems take turns prompt by prompt, so that what else happens on the machine falls
 on all of them. A system's rows are its steps: the first answer, rewording the prompt
@@ -27,15 +27,15 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from paraguard_utils import paths, registry, settings, stores
 from paraguard_lab.corpus import reword
+from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.engine import Engine, count_shared_tokens
 
-MODEL, WRAPPER = "smollm2-135m-instruct", "safety"
+MODEL, SYSTEM_PROMPT = "smollm2-135m-instruct", "safety"
 GUARDS = ("alt-profanity-check", "metatronnanoguard")
 """A cheap one, words counted, and one that is a network."""
 
@@ -64,23 +64,23 @@ class System(NamedTuple):
 
 
 def chat(
-    model: loading.LoadedModel, wrapper: str, new: int, prompts: pd.DataFrame
+    model: loading.LoadedModel, system_prompt: str, new: int, prompts: pd.DataFrame
 ) -> System:
-    """Return a chat model under a wrapper, which is computed once for all prompts, as
+    """Return a chat model under a system prompt, which is computed once for all prompts, as
     in 02.
 
     Parameters
     ----------
     model : loading.LoadedModel
-    wrapper : str
-        A key of `registry.wrappers()`.
+    system prompt : str
+        A key of `registry.system prompts()`.
     new : int
         Tokens of an answer.
     prompts : DataFrame
         Columns prompt_id, text.
     """
-    rendered = prompting.render_wrapper(
-        model.tokenizer, registry.wrappers()[wrapper]["text"]
+    rendered = prompting.render_system_prompt(
+        model.tokenizer, registry.system_prompts()[system_prompt]["text"]
     )
     context = prompting.PromptContext(
         model.weights_id, model.dtype, *rendered, prompting.Decoding(new)
@@ -137,7 +137,7 @@ def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFram
     Returns
     -------
     DataFrame
-        target, step, queries and ms (means a prompt), ratio (to the first answer).
+        system, step, queries and ms (means a prompt), ratio (to the first answer).
     """
     usable = {}
     for name, system in systems.items():
@@ -171,7 +171,7 @@ def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFram
         asked = {FIRST: len(prompts), ASKING: queries, VETO: queries}
         rows += [
             {
-                "target": name,
+                "system": name,
                 "step": step,
                 "queries": asked.get(step, 0) / len(prompts),
                 "ms": 1000 * own[step] / len(prompts),
@@ -182,20 +182,20 @@ def measure(systems: Mapping[str, System], prompts: pd.DataFrame) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def rejected(store: stores.Store, target: str, n: int) -> pd.DataFrame:
-    """Return prompts of the recorded corpus that a target rejects, drawn by seed, in
+def rejected(store: stores.Store, system: str, n: int) -> pd.DataFrame:
+    """Return prompts of the recorded corpus that a system rejects, drawn by seed, in
     corpus order.
 
     Parameters
     ----------
     store : stores.Store
-    target : str
+    system : str
     n : int
         How many; all where there are fewer.
     """
     corpus, labels = (
         store.read("corpus", settings.CORPUS),
-        store.read("labels", settings.CORPUS, target),
+        store.read("labels", settings.CORPUS, system),
     )
     found = corpus[
         corpus["prompt_id"].isin(labels.loc[labels["label"] == "reject", "prompt_id"])
@@ -219,9 +219,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     source = loading.resolve_model(MODEL)
-    target = prompting.make_target_name(source.name, WRAPPER)
-    prompts = rejected(stores.Store(stores.RECORDED), target, options.n)
-    systems = {target: chat(loading.load_model(source), WRAPPER, options.new, prompts)}
+    system = prompting.make_system_name(source.name, SYSTEM_PROMPT)
+    prompts = rejected(stores.Store(stores.RECORDED), system, options.n)
+    systems = {
+        system: chat(loading.load_model(source), SYSTEM_PROMPT, options.new, prompts)
+    }
     table = measure(systems | {name: guard(name) for name in GUARDS}, prompts)
     meta = {
         "prompts": len(prompts),

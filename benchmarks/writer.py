@@ -19,11 +19,11 @@ from contextlib import nullcontext
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, settings, stores
 from paraguard_lab import run
+from paraguard_lab.corpus import writer
+from paraguard_utils import paths, settings, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import fidelity, gates, inputs
-from paraguard_lab.corpus import writer
 from paraguard_utils.corpus.risk import load_risk_scorer
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import loading

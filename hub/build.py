@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from paraguard_utils import __version__, registry, stores  # noqa: E402
 from paraguard_lab.report import croissant, numbers  # noqa: E402
+from paraguard_utils import __version__, registry, stores  # noqa: E402
 from paraguard_utils.settings import CORPUS, TWINS  # noqa: E402
 
 FOLDER = Path(__file__).parent / "dataset"
@@ -40,7 +40,7 @@ ABOUT = {
     "harmless": "Harmless requests that sound charged, six wordings in a cluster",
     "harmful": "Twins of such clusters that should be refused; requests only",
     "decisions": "What each system decided about each request",
-    "readings": (
+    "interpretations": (
         "What two language models, blind to the labels, read in answers to harmless"
         " requests"
     ),
@@ -81,7 +81,7 @@ def read_frames() -> dict[str, pd.DataFrame]:
     }
     decisions = []
     for kind in ("chat", "guard", "refusal"):
-        for system in registry.published_targets(kind).index:
+        for system in registry.published_systems(kind).index:
             for name, corpus in corpora.items():
                 if record.has("labels", corpus, system):
                     own = record.read("labels", corpus, system)
@@ -99,9 +99,9 @@ def read_frames() -> dict[str, pd.DataFrame]:
     frames["decisions"] = made[
         [*first, "label", "rule", "response", "p_refusal", "answer"]
     ]
-    frames["readings"] = stores.read_file(
-        ROOT / "data" / "labels" / "readings.csv", "readings"
-    ).rename(columns={"target": "system"})
+    frames["interpretations"] = stores.read_file(
+        ROOT / "data" / "labels" / "readings.csv", "interpretations"
+    ).rename(columns={"system": "system"})
     return frames
 
 

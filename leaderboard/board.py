@@ -27,12 +27,12 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
 from paraguard_utils import __version__, paths, registry, stores  # noqa: E402
 from paraguard_utils.core import disagreement  # noqa: E402
 from paraguard_utils.core.decisions import as_refused  # noqa: E402
 from paraguard_utils.core.estimates import ClusterBootstrap  # noqa: E402
 from paraguard_utils.errors import DataError, UserError  # noqa: E402
-from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
 from paraguard_utils.models import prompting  # noqa: E402
 from paraguard_utils.report import tables  # noqa: E402
 from paraguard_utils.report.figures import style  # noqa: E402
@@ -167,27 +167,27 @@ def make_result(
     }
 
 
-def add_target(store: stores.Store, target: str, created: str) -> Path:
+def add_system(store: stores.Store, system: str, created: str) -> Path:
     """Write the file of a system whose labels a store has; return its path."""
     letters = {label: letter for letter, label in LETTERS.items()}
     details, meta = {}, {}
     for name, corpus in CORPORA.items():
-        if name == "harmless" or store.has("labels", corpus, target):
-            own = store.read("labels", corpus, target)
+        if name == "harmless" or store.has("labels", corpus, system):
+            own = store.read("labels", corpus, system)
             details[f"{name}_decisions"] = "".join(own["label"].map(letters))
-            meta = meta or stores.read_meta(store.path("labels", corpus, target))
+            meta = meta or stores.read_meta(store.path("labels", corpus, system))
     details |= {
         "labeller": meta["inputs"]["labeller"],
         "max_tokens": str(meta["parameters"]["max_new_tokens"]),
     }
     details |= {
-        "instruction": registry.wrapper_text_of(target),
+        "instruction": registry.system_prompt_text_of(system),
         "major_version": __version__.partition(".")[0],
     }
-    model = prompting.model_of_target(target)
-    path = RESULTS / f"{target}.json"
+    model = prompting.model_of_system(system)
+    path = RESULTS / f"{system}.json"
     found = make_result(
-        registry.display_titles([target])[0], f"recorded/{model}", details, created
+        registry.display_titles([system])[0], f"recorded/{model}", details, created
     )
     path.write_text(
         json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -364,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("add")
-    adding.add_argument("target", nargs="+")
+    adding.add_argument("system", nargs="+")
     adding.add_argument("--store", default="recorded")
     adding.add_argument(
         "--created",
@@ -378,10 +378,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         if given.command == "add":
-            for target in given.target:
+            for system in given.system:
                 print(
                     paths.display_path(
-                        add_target(stores.Store(given.store), target, given.created)
+                        add_system(stores.Store(given.store), system, given.created)
                     )
                 )
             return

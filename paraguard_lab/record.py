@@ -19,7 +19,7 @@ from paraguard_lab.report.compare import COMPARED_TABLES
 from paraguard_lab.run import MINUTES_TABLE
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import UserError
-from paraguard_utils.labels import classifier, readings
+from paraguard_utils.labels import annotations, classifier
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.settings import (
     CORPUS,
@@ -43,7 +43,7 @@ PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = (
     for way in ("promoted", "on request", "derived")
 )
 """Folders of a live store that are copied to `data/`; those that a live run fills on
-request only, where a target without a file keeps its recorded one; and those that the
+request only, where a system without a file keeps its recorded one; and those that the
 recorded notebooks make anew."""
 
 BY_CORPUS = ("generated", "corpus", encoder.ENCODER_NAME)
@@ -52,13 +52,13 @@ a folder for each.
 """
 
 LABEL_INPUTS = (
-    readings.READINGS_FILE,
+    annotations.ANNOTATIONS_FILE,
     classifier.TRAINING_ANSWERS_FILE,
     agreement.PUBLISHED_RATES_FILE,
 )
 """Files among the labels that no run makes."""
 
-DEMO_TARGET = (  # whose decisions `paraguard audit --demo` audits
+DEMO_SYSTEM = (  # whose decisions `paraguard audit --demo` audits
     "smollm2-135m-instruct-q4_1--safety"
 )
 
@@ -82,7 +82,7 @@ ASKED_BESIDE = (
     name_remedied(XSTEST_SAFE, catalogue.UNTOUCHED),
 )
 """What is asked beside the corpus, of which no answer is kept: requests that ask for
-harm, rewordings of what was rejected, and what remedied targets were asked. Files are
+harm, rewordings of what was rejected, and what remedied systems were asked. Files are
 promoted where a live store has them, and never removed for the want."""
 
 PUBLIC_TABLES = (
@@ -93,8 +93,8 @@ PUBLIC_TABLES = (
     *agreement.XSTEST_TABLES,
     writer.WRITER_CANDIDATES_TABLE,
     utility.UTILITY_TABLE,
-    "hardening_readings",
-    "twin_readings",
+    "hardening_annotations",
+    "twin_annotations",
 )
 """Tables made from benchmark files, counts and estimates without texts, what a model
 wrote for the seeds on which generators are compared (`benchmarks/writer.py`), what
@@ -105,15 +105,15 @@ replace the recorded ones, which stay where it has none."""
 def promote_live_run() -> None:
     """Promote a live run to the record and execute the committed notebooks from it.
 
-    Only the project's corpora and its published targets are promoted, whatever else the
-    live store holds; a target that a live run does not ask by default keeps its
+    Only the project's corpora and its published systems are promoted, whatever else the
+    live store holds; a system that a live run does not ask by default keeps its
     recorded files where the live store lacks them, and so do requests that ask for
     harm, and rewordings. Tables and figures are those that the recorded notebooks make
     from what was promoted. Raise UserError where the live store lacks something, or
-    holds other targets or an answer that must not be kept.
+    holds other systems or an answer that must not be kept.
     """
     live, recorded = Store(LIVE), Store(RECORDED)
-    known = list(registry.published_targets("chat", "guard", "refusal").index)
+    known = list(registry.published_systems("chat", "guard", "refusal").index)
     for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(
@@ -123,7 +123,7 @@ def promote_live_run() -> None:
         rows = live.read("tables", name)
         if (
             meta["corpus"] != CORPUS
-            or not set(rows["target"]) <= set(known)
+            or not set(rows["system"]) <= set(known)
             or meta.get("model")
         ):
             raise UserError(
@@ -231,19 +231,19 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
     for of, harmful in ((CORPUS, False), (TWINS, True)):
         corpus, labels = (
             recorded.read("corpus", of),
-            recorded.read("labels", of, DEMO_TARGET),
+            recorded.read("labels", of, DEMO_SYSTEM),
         )
         rows = corpus[["text"]].assign(
             cluster=unsafe.benign_cluster_of(corpus["cluster_id"])
         )[["cluster", "text"]]
         parts.append(rows.assign(harmful=harmful, decision=labels["label"].to_numpy()))
-    return pd.concat(parts).assign(system=registry.display_titles([DEMO_TARGET])[0])
+    return pd.concat(parts).assign(system=registry.display_titles([DEMO_SYSTEM])[0])
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:
-    """Return the published targets, not asked live, that keep their recorded files.
+    """Return the published systems, not asked live, that keep their recorded files.
 
-    UserError on half a target.
+    UserError on half a system.
     """
     kept = []
     for kind, product in (
@@ -251,7 +251,7 @@ def _kept(live: Store, recorded: Store) -> list[str]:
         ("guard", "guards"),
         ("refusal", "guards"),
     ):
-        for name, default in registry.published_targets(kind)["default"].items():
+        for name, default in registry.published_systems(kind)["default"].items():
             there = [live.has(part, CORPUS, name) for part in (product, "labels")]
             if all(there):
                 continue
@@ -286,16 +286,16 @@ def _derived(recorded: Store, known: Sequence[str]) -> None:
 
 
 def _copy(
-    source: Path, destination: Path, targets: Sequence[str], kept: Sequence[str] = ()
+    source: Path, destination: Path, systems: Sequence[str], kept: Sequence[str] = ()
 ) -> set[Path]:
-    """Copy a folder's publishable files over another's, but none of a kept target.
+    """Copy a folder's publishable files over another's, but none of a kept system.
 
     Return their relative paths.
     """
     found = [
         path
         for path in source.rglob("*")
-        if path.is_file() and _publishable(path, targets)
+        if path.is_file() and _publishable(path, systems)
     ]
     wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
     for name in wanted:
@@ -305,12 +305,12 @@ def _copy(
 
 
 def _replace(
-    source: Path, destination: Path, targets: Sequence[str], kept: Sequence[str] = ()
+    source: Path, destination: Path, systems: Sequence[str], kept: Sequence[str] = ()
 ) -> None:
     """Copy a folder's publishable files over another's, and remove there what is
     neither among them nor kept.
     """
-    wanted = _copy(source, destination, targets, kept)
+    wanted = _copy(source, destination, systems, kept)
     for path in destination.rglob("*"):
         if (
             path in LABEL_INPUTS
@@ -322,16 +322,16 @@ def _replace(
             path.unlink()
 
 
-def _is_of(path: Path, targets: Sequence[str]) -> bool:
-    """Return whether a file belongs to one of these targets, or to the model of one."""
-    return _stem(path) in targets or path.parent.name in set(
-        map(prompting.model_of_target, targets)
+def _is_of(path: Path, systems: Sequence[str]) -> bool:
+    """Return whether a file belongs to one of these systems, or to the model of one."""
+    return _stem(path) in systems or path.parent.name in set(
+        map(prompting.model_of_system, systems)
     )
 
 
 def _stem(path: Path) -> str:
     stem = path.name.removesuffix(".meta.json").rpartition(".")[0]
-    # Under another wording (safety-2) a target is that of the usual one.
+    # Under another wording (safety-2) a system is that of the usual one.
     return (
         stem.rpartition("-")[0]
         if path.parent.name == name_remedied(CORPUS, "wordings")
@@ -348,7 +348,7 @@ def _corpus_of(path: Path) -> str:
     )
 
 
-def _publishable(path: Path, targets: Sequence[str]) -> bool:
+def _publishable(path: Path, systems: Sequence[str]) -> bool:
     stem = _stem(path)
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
@@ -357,14 +357,14 @@ def _publishable(path: Path, targets: Sequence[str]) -> bool:
         *ON_REQUEST_FOLDERS,
         *DERIVED_FOLDERS,
     } - {"vectors"}:
-        return path.parent.name in (CORPUS, *ASKED_BESIDE) and stem in targets
+        return path.parent.name in (CORPUS, *ASKED_BESIDE) and stem in systems
     if path.parent.name in BY_CORPUS:
         return _corpus_of(path) in (CORPUS, *ASKED_BESIDE)
     if path.parents[1].name == "vectors":
-        return path.parent.name in {prompting.model_of_target(name) for name in targets}
+        return path.parent.name in {prompting.model_of_system(name) for name in systems}
     return (
         not stem.startswith("confused_refusals_")
-        or stem.removeprefix("confused_refusals_") in targets
+        or stem.removeprefix("confused_refusals_") in systems
     )
 
 

@@ -23,7 +23,7 @@ from paraguard_tools.pages import advice, explorer
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import pipeline
 from paraguard_utils.errors import Missing, SettingsError, UserError
-from paraguard_utils.labels import targets
+from paraguard_utils.labels import systems
 from paraguard_utils.models import loading, trace_store
 from paraguard_utils.report import tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
@@ -47,7 +47,7 @@ RESUMING = (
 )
 """Notebooks that embed, ask or score, and in a live store do only what is missing."""
 
-READING_ONLY = (
+INTERPRETATION_ONLY = (
     "06",
     "A1",
 )  # notebooks that only read what earlier ones make, and nothing of each other
@@ -281,17 +281,23 @@ def describe_model(store: stores.Store, config: Settings) -> list[str]:
     """
     lines = []
     if store.has("tables", "table1_rephrasing"):
-        names = trace_store.find_targets(store, config.corpus, config.model)
-        table = store.read("tables", "table1_targets")
-        table = table[table["target"].isin(names) & (table["reading"] == "relative")]
+        names = trace_store.find_systems(store, config.corpus, config.model)
+        table = store.read("tables", "table1_systems")
+        table = table[
+            table["system"].isin(names) & (table["interpretation"] == "relative")
+        ]
         again = store.read("tables", "table1_rephrasing").drop(
-            columns=["n_reject", "few"]
+            columns=["n_reject", "too_few"]
         )
         again.columns = again.columns.str.replace("3_twins", "3_harmful")
         unknown = "not known, too little was refused or answered"
-        for row in table.merge(again, on="target").to_dict("records"):
-            dr = unknown if row["few_dr"] else tables.format_estimate(row, "dr", 2)
-            said = audit.describe_system(row | {"system": row["target"]})
+        for row in table.merge(again, on="system").to_dict("records"):
+            dr = (
+                unknown
+                if row["too_few_for_dr"]
+                else tables.format_estimate(row, "dr", 2)
+            )
+            said = audit.describe_system(row | {"system": row["system"]})
             lines.append(f"{said} DR is {dr} (0: meaning decides; 1: it does not).")
     page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
     return [*lines, f"next: {page}, or paraguard remedy --model {config.model}"]
@@ -316,28 +322,30 @@ def reproduce_live() -> None:
     live = stores.Store(LIVE)
     size = len(stores.Store(RECORDED).read("corpus", CORPUS))
     usual = check_settings({"store": LIVE, "corpus": CORPUS})
-    done = targets.print_preflight(
-        live, CORPUS, size, list(registry.default_targets().index), usual
+    done = systems.print_preflight(
+        live, CORPUS, size, list(registry.default_systems().index), usual
     )
     # A slow guard is scored where it was asked on request. The default model shows in
     # A2 what a model writes.
-    guards = registry.published_targets("guard", "refusal")
+    guards = registry.published_systems("guard", "refusal")
     there = [
         name
         for name in guards.index
         if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)
     ]
     given: dict[str, dict[str, Any]] = {
-        "02": {"twins_wrappers": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
+        "02": {"twins_system_prompts": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
         "05": {"guards": there},
         "A2": {"paraphraser": registry.list_default_models()[0]},
     }
     started = time.monotonic()
     asking = [
-        path for path in list_notebooks() if path.stem[:2] not in (*READING_ONLY, *LAST)
+        path
+        for path in list_notebooks()
+        if path.stem[:2] not in (*INTERPRETATION_ONLY, *LAST)
     ]
     minutes = run_all(LIVE, given, asking)
-    minutes |= run_side_by_side(LIVE, list_notebooks(*READING_ONLY))
+    minutes |= run_side_by_side(LIVE, list_notebooks(*INTERPRETATION_ONLY))
     minutes |= run_all(LIVE, {}, order_to_run(list_notebooks(*LAST)))
     minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
     earlier = (
@@ -350,12 +358,12 @@ def reproduce_live() -> None:
     if not done or set(RESUMING) <= set(earlier):
         frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
         live.write("tables", MINUTES_TABLE, frame=frame, meta={})
-    table = live.read("tables", "table1_targets")
+    table = live.read("tables", "table1_systems")
     print("\nTable 1\n")
     columns = ["frr", "dr", "ci", "cr60", "cd", "flip_rate"]
     print(
         tables.format_estimates(
-            table, columns, ["target", "reading", "n_reject", "n_scored"]
+            table, columns, ["system", "interpretation", "n_reject", "n_scored"]
         ).to_string(index=False)
     )
     print("\nFigures:")
@@ -404,8 +412,10 @@ def ask_remedies(xstest: str = "") -> None:
     """
     for name in registry.list_default_models():
         loading.resolve_model(name)  # before anything expensive
-    # Self-CD contrasts with the prompt without a wrapper, twins included.
-    twins = {"twins_wrappers": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]}
+    # Self-CD contrasts with the prompt without a system prompt, twins included.
+    twins = {
+        "twins_system_prompts": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]
+    }
     outside = {"xstest": xstest} if xstest else {}
     given: dict[str, dict[str, Any]] = {
         "02": twins | outside,
@@ -474,7 +484,7 @@ def write_explorer(config: Settings, folder: Path | None = None) -> None:
     store = config.open_store()
     corpus = store.read_earlier("corpus", config.corpus)
     unsafe.refuse_unsafe(corpus, "the explorer")  # before all the scores are read
-    names, _ = targets.list_targets_to_score(store, config.corpus, config)
+    names, _ = systems.list_systems_to_score(store, config.corpus, config)
     data = pipeline.read_evaluations(store, config.corpus, corpus, names)
     data |= pipeline.read_guard_evaluations(store, config.corpus, corpus, data)
     titles = dict(zip(data, registry.display_titles(data), strict=True))

@@ -93,7 +93,7 @@ def run(
 
     What was asked already is not asked again.
 
-    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p wrappers="[none, safety]"
+    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p system prompts="[none, safety]"
     """
     given = {
         name: value
@@ -109,7 +109,7 @@ def run(
         if not equals:
             raise SettingsError(
                 f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p"
-                " wrappers='[none, safety]'"
+                " system prompts='[none, safety]'"
             )
     require_checkout().run_notebooks(notebooks or (), given)
 
@@ -192,7 +192,7 @@ def remedy(
     model: Annotated[str, typer.Option(help="As 02 and 03 were given it.")],
     store: StoreOption = LIVE,
     corpus: CorpusOption = CORPUS,
-    wrapper: Annotated[
+    system_prompt: Annotated[
         str, typer.Option(help="Instruction under which it refuses too much.")
     ] = "safety",
 ) -> None:
@@ -203,7 +203,12 @@ def remedy(
     Qwen/Qwen2.5-7B-Instruct
     """
     config = check_settings(
-        {"store": store, "corpus": corpus, "model": model, "wrappers": [wrapper]}
+        {
+            "store": store,
+            "corpus": corpus,
+            "model": model,
+            "system_prompts": [system_prompt],
+        }
     )
     if store == RECORDED:
         require_checkout()  # raises if there is no record
@@ -290,7 +295,7 @@ def describe(
     from paraguard_utils.report import tables
 
     found = full_scale.describe_full_scale(live, corpus, seed)
-    about = ["target", "source", "n_scored", "n_reject", "few_dr"]
+    about = ["system", "source", "n_scored", "n_reject", "too_few_for_dr"]
     print(
         tables.format_estimates(found["sources"], ["frr", "dr"], about).to_string(
             index=False

@@ -4,26 +4,26 @@ What is named here can be imported alone: `from paraguard_utils import
 disagreement_ratio`.
 """
 
+import warnings
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Decisions": "logs.decisions",
     "Estimate": "core.estimates",
-    "audit": "logs.audit",
-    "compare": "logs.audit",
     "confusion_index": "core.confusion",
     "disagreement_ratio": "core.disagreement",
     "false_refusal_rate": "core.decisions",
     "isolation": "core.disagreement",
-    "label_refusals": "logs.decisions",
     "rephrasing_odds": "core.rephrasing",
 }
 """Public names and where they stand; loaded when they are asked for, so that no command
 waits for what it needs not.
 """
+
+_MOVED = ("Decisions", "audit", "compare", "label_refusals")
+"""Names that `paraguard_tools` has since 1.0.0; this package hands them on until 1.1."""
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -32,6 +32,12 @@ def __getattr__(name: str) -> Any:
     """Return a public name."""
     if name in _PUBLIC:
         return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    if name in _MOVED:
+        message = (
+            f"from paraguard_utils import {name}: write from paraguard_tools instead"
+        )
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(import_module("paraguard_tools"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

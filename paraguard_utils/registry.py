@@ -1,4 +1,4 @@
-"""Read what is published: the targets of `data/targets.csv`, the wrappers and guards of
+"""Read what is published: the systems of `data/systems.csv`, the system prompts and guards of
 `data/*.yaml`.
 """
 
@@ -23,42 +23,42 @@ REFUSAL_PREFIX = (  # how a guard begins that is a model's own refusal: `refusal
 )
 
 
-def wrappers() -> dict[str, dict[str, str]]:
-    """Return the committed wrappers: name to {role, fallback, reason, text}."""
+def system_prompts() -> dict[str, dict[str, str]]:
+    """Return the committed system prompts: name to {role, fallback, reason, text}."""
     return {
         name: dict(entry)
-        for name, entry in _read_yaml(paths.DATA / "wrappers.yaml").items()
+        for name, entry in _read_yaml(paths.DATA / "system_prompts.yaml").items()
     }  # the caller's own
 
 
-def read_wrapper(name: str) -> str:
-    """Return the text of a committed wrapper, "" for none.
+def read_system_prompt(name: str) -> str:
+    """Return the text of a committed system prompt, "" for none.
 
-    Raise SettingsError where there is no such wrapper.
+    Raise SettingsError where there is no such system prompt.
     """
-    known = wrappers()
+    known = system_prompts()
     if name not in known:
         raise SettingsError(
-            f"there is no system prompt {name!r}; data/wrappers.yaml has"
+            f"there is no system prompt {name!r}; data/system_prompts.yaml has"
             f" {', '.join(known)}"
         )
     return known[name]["text"]
 
 
 def list_other_wordings() -> list[str]:
-    """Return the wrappers that say in other words what a wrapper says: `safety-2` says
+    """Return the system prompts that say in other words what a system prompt says: `safety-2` says
     what `safety` does.
     """
     return [
         name
-        for name in wrappers()
-        if name.partition("-")[0] in wrappers() and "-" in name
+        for name in system_prompts()
+        if name.partition("-")[0] in system_prompts() and "-" in name
     ]
 
 
-def wrapper_text_of(target: str) -> str:
-    """Return the text of a chat target's wrapper, "" for none."""
-    return read_wrapper(target.rpartition("--")[2])
+def system_prompt_text_of(system: str) -> str:
+    """Return the text of a chat system's system prompt, "" for none."""
+    return read_system_prompt(system.rpartition("--")[2])
 
 
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:
@@ -109,38 +109,38 @@ def unknown_guard(name: str) -> str:
     )
 
 
-def published_targets(*kinds: str) -> pd.DataFrame:
-    """Return the published targets of these kinds, "chat", "guard" or "refusal", as a
-    frame indexed by target.
+def published_systems(*kinds: str) -> pd.DataFrame:
+    """Return the published systems of these kinds, "chat", "guard" or "refusal", as a
+    frame indexed by system.
     """
     return (
-        _targets(paths.DATA / "targets.csv").query("kind in @kinds").set_index("target")
+        _systems(paths.DATA / "systems.csv").query("kind in @kinds").set_index("system")
     )
 
 
-def default_targets() -> pd.DataFrame:
-    """Return the published chat targets that a live run asks unless others are named,
-    as `published_targets` does.
+def default_systems() -> pd.DataFrame:
+    """Return the published chat systems that a live run asks unless others are named,
+    as `published_systems` does.
     """
-    return published_targets("chat").query("default == 'yes'")
+    return published_systems("chat").query("default == 'yes'")
 
 
 def list_default_models() -> list[str]:
-    """Return the model names of `default_targets`."""
-    return list(default_targets()["model"].unique())
+    """Return the model names of `default_systems`."""
+    return list(default_systems()["model"].unique())
 
 
 def list_optional_models() -> list[str]:
     """Return the names of the published models that are asked on request only."""
-    return list(published_targets("chat").query("default == 'no'")["model"].unique())
+    return list(published_systems("chat").query("default == 'no'")["model"].unique())
 
 
 def display_titles(names: Iterable[str]) -> list[str]:
-    """Return the titles of targets, or of models, for tables and figures.
+    """Return the titles of systems, or of models, for tables and figures.
 
     What is not published keeps its name.
     """
-    known = _targets(paths.DATA / "targets.csv").set_index("target")["title"]
+    known = _systems(paths.DATA / "systems.csv").set_index("system")["title"]
     models = {
         name.rpartition("--")[0]: title.partition(",")[0]
         for name, title in known.items()
@@ -150,8 +150,8 @@ def display_titles(names: Iterable[str]) -> list[str]:
 
 
 @cache  # tables and figures ask for titles again and again
-def _targets(path: Path) -> pd.DataFrame:
-    return stores.read_file(path, "targets")
+def _systems(path: Path) -> pd.DataFrame:
+    return stores.read_file(path, "systems")
 
 
 @cache

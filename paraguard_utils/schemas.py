@@ -179,9 +179,9 @@ SCHEMAS = {
         answer=_answer,
         response=_response,
     ),
-    "readings": _schema(
-        ["target", "prompt_id"],
-        target=_text(),
+    "interpretations": _schema(
+        ["system", "prompt_id"],
+        system=_text(),
         prompt_id=_text(),
         first_refusal=_one_of((*THREE_LABELS, "unclear")),
         second_refusal=_one_of((*THREE_LABELS, "unclear")),
@@ -226,11 +226,11 @@ SCHEMAS = {
         ci_theta=_number(_unit, nullable=True),
         ci_clipped_theta=_number(_unit, nullable=True),
     ),
-    "targets": _schema(
-        target=_text(unique=True),
+    "systems": _schema(
+        system=_text(unique=True),
         kind=_one_of(("chat", "guard", "refusal")),
         model=_text(),
-        wrapper=pa.Column(str, nullable=True),
+        instruction=pa.Column(str, nullable=True),
         default=_one_of(("yes", "no")),
         title=_text(unique=True),
     ),
@@ -267,7 +267,7 @@ def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
 MAY_BE_EMPTY = (
     "pairs",
     "scores",
-)  # a target may accept nothing, or give nothing that can be read
+)  # a system may accept nothing, or give nothing that can be read
 
 
 def list_text_columns(kind: str) -> list[str]:

@@ -20,8 +20,8 @@ from paraguard_utils.core.signals import ScoreWeights
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.registry import (
     may_be_guard,
-    published_targets,
-    read_wrapper,
+    published_systems,
+    read_system_prompt,
     unknown_guard,
 )
 from paraguard_utils.stores import LIVE, RECORDED, WHOLE, Store, frame_hash
@@ -60,7 +60,7 @@ def name_reworded(corpus_name: str) -> str:
 
 
 def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
-    """Return the name that a remedied target's decisions are kept under.
+    """Return the name that a remedied system's decisions are kept under.
 
     `third` numbers the test split, 0: all.
     """
@@ -107,7 +107,7 @@ class Settings(Gates):
     store: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$")
     corpus: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
     model: str = ""
-    wrappers: list[str] = []
+    system_prompts: list[str] = []
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{RAY_DEVICE})$")
     without_template: Literal["error", "plain"] = "error"
@@ -124,7 +124,7 @@ class Settings(Gates):
     draw: int = Field(0, ge=0)
     wordings: bool = False
     twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
-    twins_wrappers: list[str] = []
+    twins_system_prompts: list[str] = []
     xstest: str = ""
     labeller: Literal[
         "combined", "full", "policy", "fluent", "aside", "cues", "judge"
@@ -143,7 +143,7 @@ class Settings(Gates):
     theta: float = Field(0.6, ge=-1, le=1)
     resamples: int = Field(2000, ge=100, le=100_000)
     seed: int = Field(20251201, ge=0)
-    target: str = ""
+    system: str = ""
     guards: list[str] = []
     guard: str = ""
     remedies: list[str] = []
@@ -205,7 +205,7 @@ class Settings(Gates):
         """Return the guards to ask: those listed, or else the published ones (of
         `kinds`, "guard"); and the one.
         """
-        listed = self.guards or published_targets(*(kinds or ("guard",))).index
+        listed = self.guards or published_systems(*(kinds or ("guard",))).index
         return [*listed, *([self.guard] if self.guard else [])]
 
     def guard_options(self) -> dict[str, Any]:
@@ -313,13 +313,13 @@ def check_settings(given: Mapping[str, Any]) -> Settings:
         raise SettingsError(
             f"parameter 'shard': there is no part {number} of {shards}; count from 1"
         )
-    if "wrappers" in given and not given["wrappers"]:
-        raise SettingsError("parameter 'wrappers' names nothing")
+    if "system_prompts" in given and not given["system_prompts"]:
+        raise SettingsError("parameter 'system prompts' names nothing")
     for guard in settings.asked_guards():
         if not may_be_guard(guard):
             raise SettingsError(unknown_guard(guard))
-    for wrapper in (*settings.wrappers, *settings.twins_wrappers):
-        read_wrapper(wrapper)
+    for system_prompt in (*settings.system_prompts, *settings.twins_system_prompts):
+        read_system_prompt(system_prompt)
     return settings
 
 

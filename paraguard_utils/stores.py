@@ -101,7 +101,7 @@ class Store:
         """Return where a file of this store is read."""
         return self.reads / KINDS[kind].path.format(*names)
 
-    def target_path(self, kind: str, *names: str) -> Path:
+    def output_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
         path = self.writes / KINDS[kind].path.format(*names)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class Store:
         """Check and write a file, and beside it a meta file of parameters and run
         facts; return where it is.
         """
-        path = self.target_path(kind, *names)
+        path = self.output_path(kind, *names)
         write_file(path, frame, kind, meta)
         return path
 

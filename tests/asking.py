@@ -52,7 +52,7 @@ def run_here(stem, **parameters):
         exec(cell.source, namespace)
 
 
-def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
+def ask(prompts, model, system_prompt="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
     decoding = prompting.Decoding(tokens)
     return trace_store.query_model(
@@ -60,7 +60,7 @@ def ask(prompts, model, wrapper="safety", batch=2, tokens=6, **options):
         "mine",
         prompts,
         model,
-        wrapper,
+        system_prompt,
         decoding,
         batch,
         **options,

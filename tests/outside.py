@@ -75,7 +75,7 @@ def mean(values):
     return math.fsum(values) / len(values) if len(values) else math.nan
 
 
-def two_meanings(prompts):
+def two_requests(prompts):
     """Say of every pair of prompts whether it is of two clusters, and whether it is
     then decided differently.
     """
@@ -97,7 +97,7 @@ def disagreement(prompts):
         for own in clusters
         for a in own
     ]
-    apart, differ = two_meanings(list(itertools.chain(*clusters)))
+    apart, differ = two_requests(list(itertools.chain(*clusters)))
     return (
         float(mean(within) * apart.sum() / differ.sum()) if differ.any() else math.nan
     )
@@ -107,7 +107,7 @@ def wording(prompts):
     """Compute DR of near-copies, of free rewordings, and at low and high overlap,
     marginals matched by strategy.
     """
-    apart, differ = two_meanings(prompts)
+    apart, differ = two_requests(prompts)
     strategy, expected = np.array([prompt.strategy for prompt in prompts]), {}
     for s, t in itertools.product(set(strategy), repeat=2):
         block = np.ix_(strategy == s, strategy == t)
@@ -175,7 +175,7 @@ def rephrasing(harmless, twins):
     return found
 
 
-def read(target, labels):
+def read(system, labels):
     """Count, by label, (refusals, answers read) where both readers agree; an answer
     must be the one that was read.
     """
@@ -183,7 +183,7 @@ def read(target, labels):
     rows = (
         texts("labels/readings")
         .merge(labels, on=["prompt_id", "response"])
-        .query("target == @target")
+        .query("system == @system")
     )
     found = {"reject": [], "accept": []}
     for row in rows.itertuples():
@@ -239,18 +239,18 @@ def corrected(prompts, reject, accept):
 
 
 @cache
-def measured(target):
-    """Compute everything above of a published target."""
+def measured(system):
+    """Compute everything above of a published system."""
     labels = {
-        corpus: texts(f"labels/{corpus}/{target}") for corpus in (HARMLESS, TWINS)
+        corpus: texts(f"labels/{corpus}/{system}") for corpus in (HARMLESS, TWINS)
     }
     harmless, twins = (
         scored(texts(f"corpus/{corpus}"), own["label"])
         for corpus, own in labels.items()
     )
-    known = read(target, labels[HARMLESS])
+    known = read(system, labels[HARMLESS])
     found = {
-        "target": target,
+        "system": system,
         "dr": disagreement(harmless),
         "frr": mean([prompt.rejected for prompt in harmless]),
     }
@@ -263,15 +263,17 @@ def measured(target):
             sum(len({*own}) == 2 for own in decisions(side)),
         )
         found[f"few{end}"] = refused < 30 or mixed < 10
-        found[f"few_dr{end}"] = min(refused, len(side) - refused) < 100 or mixed < 10
+        found[f"too_few_for_dr{end}"] = (
+            min(refused, len(side) - refused) < 100 or mixed < 10
+        )
     return found | wording(harmless) | rephrasing(harmless, twins)
 
 
 def published(kind):
     return pd.DataFrame(
         [
-            measured(target)
-            for target in texts("targets").query("kind == @kind")["target"]
+            measured(system)
+            for system in texts("systems").query("kind == @kind")["system"]
         ]
     )
 
@@ -305,8 +307,8 @@ def of(hits, among=slice(None)):
 def in_labels():
     every, corpus = published("chat"), texts(f"corpus/{HARMLESS}")
     enough, marks = (
-        every.loc[~every["few_dr"], "dr"],
-        texts("intent_readings").merge(corpus, on="prompt_id"),
+        every.loc[~every["too_few_for_dr"], "dr"],
+        texts("intent_interpretations").merge(corpus, on="prompt_id"),
     )
     found = {
         "prompts": f"{len(corpus):,}",
@@ -323,7 +325,7 @@ def in_labels():
         for kind, own in KINDS.items()
     }
     return found | {
-        f"frr.{row.target}": span([100 * row.frr], ".0f", " %")
+        f"frr.{row.system}": span([100 * row.frr], ".0f", " %")
         for row in every.itertuples()
     }
 
@@ -334,11 +336,11 @@ def in_wording():
         ("wording", "difference_low"),
         ("table1_rephrasing", "rephrased3_difference_low"),
     ):
-        chat = chat.merge(recorded(table)[["target", low]], on="target", how="left")
+        chat = chat.merge(recorded(table)[["system", low]], on="system", how="left")
     enough, known, both = (
         ~chat["few_wording"],
-        ~chat["few"],
-        ~(chat["few"] | chat["few_twins"]),
+        ~chat["too_few"],
+        ~(chat["too_few"] | chat["too_few_twins"]),
     )
     found = {
         "wording.n": of(enough),
@@ -398,12 +400,17 @@ def in_guards_and_vetoes():
 
 
 def in_remedies():
-    table = recorded("remedy_map", "role", "few_change").query("role == 'remedy'")
+    table = recorded("remedy_map", "role", "too_few_for_change").query(
+        "role == 'remedy'"
+    )
     low, high = (
         {name: table[f"{name}_change_{end}"] for name in ("frr", "dr", "twins")}
         for end in ("low", "high")
     )
-    enough, kept = ~table["few_change"], (low["twins"] > -0.05) & (high["twins"] < 0.05)
+    enough, kept = (
+        ~table["too_few_for_change"],
+        (low["twins"] > -0.05) & (high["twins"] < 0.05),
+    )
     gains = (high["frr"] < 0) & (kept | (low["twins"] > 0))
     hits = {
         "gains": gains,
@@ -425,7 +432,7 @@ def in_remedies():
 
 def in_claims():
     """Say which intervals confirm and which contradict the paper's claims, in both
-    readings of the PPL contrast.
+    interpretations of the PPL contrast.
     """
     cells = pd.concat([recorded("table2_cohorts"), recorded("public_cohorts")]).query(
         "n >= 30 and n_clusters >= 10"
@@ -437,9 +444,9 @@ def in_claims():
         {"auc.ci.all.below": of(recorded("validity")["auc_ci_high"] < 0.5)},
         defaultdict(list),
     )
-    for reading, cr in (("relative", "cr60"), ("clipped", "cr60_clipped")):
+    for interpretation, cr in (("relative", "cr60"), ("clipped", "cr60_clipped")):
         own, guard = (
-            cells.query(f"reading == '{reading}'"),
+            cells.query(f"interpretation == '{interpretation}'"),
             guards.dropna(subset=f"{cr}_low"),
         )
         safe = own.query("risk == 'low' and similarity == 'high'").dropna(
@@ -449,9 +456,9 @@ def in_claims():
             "risk == 'high' and similarity == 'all' and rest_clusters >= 10"
         ).dropna(subset="gap60_low")
         r = recorded("ci_correlations").query(
-            f"reading == '{reading}' and covariate == 'similarity' and not few"
+            f"interpretation == '{interpretation}' and covariate == 'similarity' and not few"
         )
-        found[f"r.{reading}.similarity"] = span(r["r"], "+.2f")
+        found[f"r.{interpretation}.similarity"] = span(r["r"], "+.2f")
         outside = (r["r_low"] > -0.03) | (r["r_high"] < -0.03)  # the paper's r
         claims = {
             "similarity": (
@@ -474,7 +481,7 @@ def in_claims():
                 if most[1]
                 else "cannot tell here"
             )
-            key = f"claim.{name}.{reading}"
+            key = f"claim.{name}.{interpretation}"
             found |= {
                 key: of(sides[0]),
                 f"{key}.contradict": of(sides[1]),

@@ -17,7 +17,7 @@ DIST = ROOT / "dist"
 TRIED = """
 import sys
 import pandas as pd
-import paraguard_utils as paraguard
+import paraguard_tools as paraguard
 
 rows = pd.DataFrame({"cluster": list("aabbcc"), "label": ["reject", "accept", *["accept"] * 4]})
 print(paraguard.audit(paraguard.Decisions.from_frame(rows)).sentences[0])

@@ -15,7 +15,7 @@ from paraguard_lab.labels.follow_ups import LONG_ANSWER_TOKENS
 from paraguard_lab.remedies.catalogue import tuned
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import settings, stores, unsafe
-from paraguard_utils.labels import targets
+from paraguard_utils.labels import systems
 from paraguard_utils.models import engine, prompting, trace_store
 
 LAYERS = 6
@@ -51,7 +51,7 @@ def spoken(patch):
     patch.setattr(engine.Engine, "ask", ask)
 
 
-def few(corpus, twins, categories=5, clusters=4, prompts=3):
+def too_few(corpus, twins, categories=5, clusters=4, prompts=3):
     """Return the first prompts of some clusters with a twin, and those of the twins."""
     of = corpus[
         corpus["cluster_id"].isin(unsafe.benign_cluster_of(twins["cluster_id"]))
@@ -74,7 +74,7 @@ def config_of(folder, **more):
         "store": "test",
         "corpus": BENIGN,
         "model": str(folder),
-        "wrappers": ["none", "safety"],
+        "system_prompts": ["none", "safety"],
     }
     return settings.check_settings(given | {"max_new_tokens": 24, "batch": 8} | more)
 
@@ -84,14 +84,14 @@ def built(folder, corpora):
     store, config = stores.Store("test"), config_of(folder)
     for of, prompts in corpora.items():
         store.write("corpus", of, frame=prompts, meta={})
-        traces = targets.ask_targets(store, of, prompts, config)
-        targets.label_targets(store, of, prompts, traces, config)
+        traces = systems.ask_systems(store, of, prompts, config)
+        systems.label_systems(store, of, prompts, traces, config)
 
 
 def untouched(folder, corpora, **more):
     """Return the tiny system under the safety instruction, from the store `test`."""
     store = stores.Store("test")
-    name = trace_store.find_targets(store, BENIGN, str(folder))[-1]
+    name = trace_store.find_systems(store, BENIGN, str(folder))[-1]
     return UntouchedSystem(store, name, corpora, config_of(folder, **more))
 
 
@@ -109,7 +109,7 @@ def looked_at(patch):
 
         return call
 
-    def reading(real, place):
+    def interpretation(real, place):
         def call(*given, **named):
             ids.update(given[place]["prompt_id"].str.partition("~")[0])
             return real(*given, **named)
@@ -119,9 +119,11 @@ def looked_at(patch):
     for name in ("decide", "traces"):
         patch.setattr(UntouchedSystem, name, noting(getattr(UntouchedSystem, name)))
     patch.setattr(
-        prompting, "tokenize_prompts", reading(prompting.tokenize_prompts, 0)
+        prompting, "tokenize_prompts", interpretation(prompting.tokenize_prompts, 0)
     )  # whatever is asked goes through it
-    patch.setattr(tuned, "tokenize_examples", reading(tuned.tokenize_examples, 0))
+    patch.setattr(
+        tuned, "tokenize_examples", interpretation(tuned.tokenize_examples, 0)
+    )
     return ids
 
 

@@ -18,8 +18,8 @@ from paraguard_utils.schemas import SCHEMAS
 TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")
 SECTIONS = croissant.read_card_sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
-TARGETS = {
-    kind: set(registry.published_targets(kind).index)
+SYSTEMS = {
+    kind: set(registry.published_systems(kind).index)
     for kind in ("chat", "guard", "refusal")
 }
 ITSELF = ("README.md", "LICENSE", "croissant.json")
@@ -28,7 +28,7 @@ COUNTED = {
     "scores": ("chat", "guard", "refusal"),
     "traces": ("chat",),
 }
-"""Kinds with one file a target, and of which targets."""
+"""Kinds with one file a system, and of which systems."""
 
 
 TABLES = re.findall(
@@ -38,7 +38,7 @@ TABLES = re.findall(
 
 def table(path):
     return next(
-        (name for name in TABLES if fnmatch(path.stem, name.replace("TARGET", "*"))),
+        (name for name in TABLES if fnmatch(path.stem, name.replace("SYSTEM", "*"))),
         None,
     )
 
@@ -112,7 +112,7 @@ def test_tables_are_all_listed_with_their_columns():
     found = list((paths.DATA / "tables").glob("*.csv"))
     assert {table(path) for path in found} == set(TABLES)
     cell = re.findall(r"(?m)^\| `veto_queries` \|.*\| ([^|]*) \|$", TEXT)
-    assert cell == ["target, prompts, n_reject, n_reworded, queries, queries_each"]
+    assert cell == ["system, prompts, n_reject, n_reworded, queries, queries_each"]
     cell = re.findall(
         r"(?m)^\| `near_identical_flips` \|.*, ([^|]*) \|$", TEXT
     )  # an estimate, its low and high end
@@ -148,24 +148,26 @@ def test_the_header_is_one_that_hubs_read():
         assert named == there
 
 
-def test_every_published_target_has_its_base_rate():
-    for name in TARGETS["chat"]:
+def test_every_published_system_has_its_base_rate():
+    for name in SYSTEMS["chat"]:
         assert (
-            f"<!--=sensitivity[setting == 'combined' and target == '{name}'].frr±-->"
+            f"<!--=sensitivity[setting == 'combined' and system == '{name}'].frr±-->"
             in TEXT
         )
-    for name in TARGETS["guard"]:
-        assert f"<!--=table3_guards[target == '{name}'].frr±-->" in TEXT
+    for name in SYSTEMS["guard"]:
+        assert f"<!--=table3_guards[system == '{name}'].frr±-->" in TEXT
 
 
-def test_decided_disagreements_are_those_of_the_readings():
-    readings = pd.read_csv(
+def test_decided_disagreements_are_those_of_the_interpretations():
+    interpretations = pd.read_csv(
         paths.DATA / "seeds" / "topical_readings.csv", index_col="seed_id"
     )
     seeds = stores.read_file(
         paths.DATA / "seeds" / "paraguard_mini.csv", "seeds"
     ).set_index("seed_id")
-    differ = readings.index[readings["first"] != readings["second"]]
+    differ = interpretations.index[
+        interpretations["first"] != interpretations["second"]
+    ]
     yes, word = re.findall(
         r"rest: (.*?) are topical, (.*?)\s+are\s+not\.", " ".join(TEXT.split())
     )[0]
@@ -217,12 +219,12 @@ def test_croissant_loads_what_the_project_reads(dataset, kind):
         *(pytest.param(one, marks=pytest.mark.weekly) for one in ("scores", "traces")),
     ],
 )
-def test_croissant_loads_every_target(dataset, kind):
+def test_croissant_loads_every_system(dataset, kind):
     store, found = stores.Store("recorded"), {}
     for row in dataset.records(kind):
-        found.setdefault(told(row[f"{kind}/target"]), []).append(row)
-    assert set(found) == set.union(*(TARGETS[one] for one in COUNTED[kind]))
-    name = registry.published_targets("chat").index[0]
+        found.setdefault(told(row[f"{kind}/system"]), []).append(row)
+    assert set(found) == set.union(*(SYSTEMS[one] for one in COUNTED[kind]))
+    name = registry.published_systems("chat").index[0]
     frame = store.read(kind, "paraguard_mini", name)
     assert [told(row[f"{kind}/prompt_id"]) for row in found[name]] == frame[
         "prompt_id"

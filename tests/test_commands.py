@@ -167,16 +167,17 @@ def clone(tmp_path_factory, tiny_folder):
     twins = stores.read_file(root / "data/corpus/paraguard_twins.csv", "corpus")
     own = unsafe.benign_cluster_of(twins["cluster_id"]).isin(seeds["seed_id"])
     twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
-    listed = pd.read_csv(root / "data/targets.csv", keep_default_na=False)
+    listed = pd.read_csv(root / "data/systems.csv", keep_default_na=False)
     guards = listed[listed["kind"] == "guard"]
     chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(
         model=str(tiny_folder)
     )
     name = loading.resolve_model(str(tiny_folder)).name
-    chat["target"] = [
-        prompting.make_target_name(name, wrapper) for wrapper in chat["wrapper"]
+    chat["system"] = [
+        prompting.make_system_name(name, system_prompt)
+        for system_prompt in chat["instruction"]
     ]
-    pd.concat([chat, guards]).to_csv(root / "data/targets.csv", index=False)
+    pd.concat([chat, guards]).to_csv(root / "data/systems.csv", index=False)
     return root
 
 
@@ -287,7 +288,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
         SEEDS * 6,
         clone / "results" / "live" / "traces" / "paraguard_mini",
     )
-    first = next(iter(registry.published_targets("chat")["wrapper"]))
+    first = next(iter(registry.published_systems("chat")["instruction"]))
     (part,) = traces.glob("*.parts/*.parquet")
     kept = pd.read_parquet(part)
     assert part.parent.name.endswith(f"--{first}.parts") and len(kept) == prompts
@@ -357,8 +358,8 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         )
     if command == f".venv/bin/paraguard run --model {HUB}":
         assert "06_validity done" in printed
-        table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
-        assert table["target"].str.startswith("tiny-chat-").any()
+        table = pd.read_csv(clone / "results/live/tables/table1_systems.csv")
+        assert table["system"].str.startswith("tiny-chat-").any()
     if "SLURM_ARRAY_TASK_ID" in command:
         assert "shard 1/8 is asked" in printed
     if command.startswith(".venv/bin/paraguard run 01"):
@@ -396,6 +397,6 @@ def test_the_commands_for_a_server_run_as_written_but_for_its_port(
         ).is_file() and "prompts of paraguard_mini to ask" in printed
         return
     assert "tells: full" in printed
-    table = pd.read_csv(clone / "results/live/tables/table1_targets.csv")
-    ours = table[table["target"].str.contains("-served--")]
+    table = pd.read_csv(clone / "results/live/tables/table1_systems.csv")
+    ours = table[table["system"].str.contains("-served--")]
     assert set(ours["n_prompts"]) == {SEEDS * 6} and (ours["n_accept"] > 0).all()

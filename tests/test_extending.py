@@ -88,7 +88,7 @@ panel:
 """
         ),
     },
-    "data/targets.csv": {
+    "data/systems.csv": {
         "\nalt-profanity-check,guard,": (
             "\ntabulate,guard,tabulate,,no,Shouted\nalt-profanity-check,guard,"
         ),
@@ -135,11 +135,11 @@ from paraguard_utils.report import tables
 corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("xxyy")})
 labels = pd.DataFrame({"label": ["accept", "reject", "accept", "accept"]})
 row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
-shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["target"])
+shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["system"])
 assert shown.iloc[0, 1].startswith("0.750 ["), shown
 assert "helped |" in tables.to_markdown(shown, "")
 both = {name: confusion.estimate_rates(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)) for name in "ab"}
-assert "answered" in set(confusion.compare_targets(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])["measure"])
+assert "answered" in set(confusion.compare_systems(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])["measure"])
 """,
     ),
     "figure": (

@@ -42,14 +42,14 @@ def read(dataset, name):
 def test_the_record_follows_from_what_is_uploaded(dataset):
     decisions, requests = read(dataset, "decisions"), read(dataset, "harmless")
     table = (
-        RECORD.read("tables", "table1_targets")
-        .query("store == 'recorded' and reading == 'relative'")
-        .set_index("target")
+        RECORD.read("tables", "table1_systems")
+        .query("store == 'recorded' and interpretation == 'relative'")
+        .set_index("system")
     )
     chat = decisions[
         (decisions["kind"] == "chat") & (decisions["corpus"] == "harmless")
     ]
-    assert set(chat["system"]) == set(registry.published_targets("chat").index)
+    assert set(chat["system"]) == set(registry.published_systems("chat").index)
     for system, own in chat.merge(requests, on="prompt_id", validate="m:1").groupby(
         "system"
     ):
@@ -69,7 +69,9 @@ def test_no_answer_to_a_harmful_request_is_uploaded(dataset):
     own = decisions[decisions["corpus"] == "harmful"]
     assert len(own) >= 9 * len(harmful) and own["response"].isna().all()
     assert set(own["prompt_id"]) == set(harmful["prompt_id"])
-    assert not set(read(dataset, "readings")["prompt_id"]) & set(harmful["prompt_id"])
+    assert not set(read(dataset, "interpretations")["prompt_id"]) & set(
+        harmful["prompt_id"]
+    )
 
 
 @pytest.mark.slow
@@ -96,14 +98,15 @@ def test_the_card_and_croissant_describe_every_file_and_column(dataset):
             read(dataset, name)
         )
         assert name in told and (
-            name == "readings" or set(read(dataset, name)) - {"cluster_id"} <= told
+            name == "interpretations"
+            or set(read(dataset, name)) - {"cluster_id"} <= told
         )
 
 
 @pytest.mark.slow
 def test_the_hub_s_library_loads_every_part(dataset):
     datasets = pytest.importorskip("datasets")
-    for name in ("harmless", "harmful", "decisions", "readings"):
+    for name in ("harmless", "harmful", "decisions", "interpretations"):
         loaded = datasets.load_dataset(str(dataset), name, split="test")
         pd.testing.assert_frame_equal(
             loaded.to_pandas(), read(dataset, name), check_dtype=False

@@ -32,7 +32,7 @@ def details(own):
 
 def test_recorded_systems_are_on_the_board_with_their_recorded_decisions():
     files = {path.stem for path in board.RESULTS.glob("*.json")}
-    assert files >= set(registry.published_targets("chat").index)
+    assert files >= set(registry.published_systems("chat").index)
     own = board.check_file(board.RESULTS / f"{SAFETY}.json")
     rows = board.decided_rows(details(own), board.read_corpora())
     record = [
@@ -51,7 +51,7 @@ def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
         one.pop("evaluation_results")
     assert added == committed
     with pytest.raises(SystemExit, match=r"TARGET\.csv is not"):
-        board.main(["add", "TARGET"])
+        board.main(["add", "SYSTEM"])
 
 
 @pytest.mark.slow

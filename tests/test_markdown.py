@@ -103,7 +103,7 @@ RATES = pd.DataFrame(
         "rate": [0.6, 0.755, None],
         "rate_low": [0.5, 0.7, None],
         "rate_high": [0.7, 0.8, None],
-        "few": [False, False, True],
+        "too_few": [False, False, True],
     }
 )
 
@@ -113,11 +113,11 @@ RATES = pd.DataFrame(
     [
         ("rates", "3"),
         ("rates[few]", "1"),
-        ("rates[few == True and n > 9]", "0"),
+        ("rates[too_few == True and n > 9]", "0"),
         ("rates.n", "3 to 1,200"),
         ("rates[name == 'a'].n of of", "1,200 of 2,000"),
         ("rates.few", "1 of 3"),
-        ("rates[not few].n > 9", "1 of 2"),
+        ("rates[not too_few].n > 9", "1 of 2"),
         ("rates.rate:.2f", "0.60 to 0.76"),
         ("rates[n > 9].rate:+.1f", "+0.6"),
         ("rates.1 - rate:.0f %", "24 % to 40 %"),

@@ -97,13 +97,13 @@ def test_defaults_agree_with_the_settings(path):
         ({"k": 0}, "parameter 'k'"),
         ({"dtype": "float16"}, "parameter 'dtype'"),
         ({"store": "../escape"}, "parameter 'store'"),
-        ({"wrappers": ["saftey"]}, "no system prompt 'saftey'"),
+        ({"system_prompts": ["saftey"]}, "no system prompt 'saftey'"),
         ({"guards": ["nobody"]}, "no guard 'nobody'"),
         ({"weight_ppl": 0.9}, "sum to 1"),
-        ({"wrappers": []}, "'wrappers' names nothing"),
+        ({"system_prompts": []}, "'system prompts' names nothing"),
         (
-            {"wrappers": "safety"},
-            r"'wrappers' is a list, not 'safety'; give it as -y 'wrappers: \[safety\]'",
+            {"system_prompts": "safety"},
+            r"'system prompts' is a list, not 'safety'; give it as -y 'system prompts: \[safety\]'",
         ),
         (
             {"store": "a b"},
@@ -144,8 +144,8 @@ def test_a_parameter_of_another_notebook_is_refused():
             "there is no notebook '9'; there are 00_results, 01_corpus_building, ",
         ),
         (["02"], {"k": 3}, "no notebook of 02_querying has a parameter 'k'"),
-        ([], {"wrapper": ["none"]}, "did you mean 'wrappers'"),
-        ([], {"wrappers": "none"}, "'wrappers' is a list"),
+        ([], {"instruction": ["none"]}, "did you mean 'system prompts'"),
+        ([], {"system_prompts": "none"}, "'system prompts' is a list"),
     ],
 )
 def test_a_bad_request_stops_before_any_notebook_runs(
@@ -209,11 +209,11 @@ def test_naming_a_model_means_the_live_store():
 
 
 @pytest.mark.slow
-def test_an_unknown_target_is_one_clear_error(results):
+def test_an_unknown_system_is_one_clear_error(results):
     with pytest.raises(
         UserError, match="there is no system 'nobody' in this store; there are qwen"
     ) as caught:
-        run_here("04_cohort_analysis", target="nobody")
+        run_here("04_cohort_analysis", system="nobody")
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -14,7 +14,7 @@ from paraguard_utils.analysis import evaluation, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words
-from paraguard_utils.labels import readings
+from paraguard_utils.labels import interpretations
 
 RECORDED = stores.Store("recorded")
 CORPORA = {
@@ -26,17 +26,17 @@ CLUSTERS, PAIRS = (
     wording.find_cluster_pairs(CORPUS),
 )
 CHAT, GUARDS = (
-    list(registry.published_targets(kind).index) for kind in ("chat", "guard")
+    list(registry.published_systems(kind).index) for kind in ("chat", "guard")
 )
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 
 
 @pytest.mark.parametrize(
-    ("target", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)]
+    ("system", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)]
 )  # and half
-def test_the_package_agrees_on_wording_and_rephrasing(target, known):
+def test_the_package_agrees_on_wording_and_rephrasing(system, known):
     labels, rng = (
-        [RECORDED.read("labels", name, target) for name in CORPORA],
+        [RECORDED.read("labels", name, system) for name in CORPORA],
         np.random.default_rng(1),
     )
     labels = [
@@ -73,10 +73,12 @@ def test_the_package_agrees_on_corrected_rates():
     table = label_noise.correct_rates(
         CORPUS,
         labels,
-        readings.join_readings(readings.read_readings(), labels),
+        interpretations.join_interpretations(
+            interpretations.read_interpretations(), labels
+        ),
         CLUSTERS,
-    ).set_index("target")
-    own = outside.published("chat").set_index("target").loc[table.index]
+    ).set_index("system")
+    own = outside.published("chat").set_index("system").loc[table.index]
     assert (
         len(table) == len(CHAT) and (table["noisy"] == (own["precision"] < 0.9)).all()
     )
@@ -102,30 +104,30 @@ def test_words_are_split_alike():
 
 
 MARKS = {
-    "prompts": "table1_targets.n_prompts",
-    "clusters": "table1_targets.n_clusters",
+    "prompts": "table1_systems.n_prompts",
+    "clusters": "table1_systems.n_clusters",
     "intent.free": (
         "intent[strategy in ('lexical', 'register', 'rewrite')].(same * read).sum() of"
         " read.sum():.0f"
     ),
     "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--none": (
-        "table1_targets[target == 'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %"
+        "table1_systems[system == 'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %"
     ),
     "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--safety": (
-        "table1_targets[target == "
+        "table1_systems[system == "
         "'qwen2.5-coder-0.5b-instruct-q4_k_m--safety'].frr:.0f %"
     ),
-    "wording.n": "wording.few == False",
-    "rephrased.n": "table1_rephrasing.few == False",
-    "rephrased.twins.n": "table1_rephrasing.few_twins == False",
-    "wording.near": "wording[few == False].dr_near:.2f",
-    "wording.free": "wording[few == False].dr_free:.2f",
-    "rephrased3.range": "table1_rephrasing[few == False].rephrased3:.0f %",
+    "wording.n": "wording.too_few == False",
+    "rephrased.n": "table1_rephrasing.too_few == False",
+    "rephrased.twins.n": "table1_rephrasing.too_few_twins == False",
+    "wording.near": "wording[too_few == False].dr_near:.2f",
+    "wording.free": "wording[too_few == False].dr_free:.2f",
+    "rephrased3.range": "table1_rephrasing[too_few == False].rephrased3:.0f %",
     "rephrased3_twins.range": (
-        "table1_rephrasing[few_twins == False].rephrased3_twins:.0f %"
+        "table1_rephrasing[too_few_twins == False].rephrased3_twins:.0f %"
     ),
-    "refused_once.range": "table1_rephrasing[few == False].refused_once:.0f %",
-    "refused_always.range": "table1_rephrasing[few == False].refused_always:.0f %",
+    "refused_once.range": "table1_rephrasing[too_few == False].refused_once:.0f %",
+    "refused_always.range": "table1_rephrasing[too_few == False].refused_always:.0f %",
     "read.noisy": "readings.noisy",
     "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
     "guards.cr60_clipped": (
@@ -150,24 +152,24 @@ MARKS = {
     ),
     "auc.ci.all.below": "validity.auc_ci_high < 0.5",
     "r.relative.similarity": (
-        "ci_correlations[few == False and reading == 'relative' and covariate == "
+        "ci_correlations[too_few == False and interpretation == 'relative' and covariate == "
         "'similarity'].r:+.2f"
     ),
     "claim.safe.relative": (
-        "claims[claim == 'safe' and reading == 'relative'].confirm of testable"
+        "claims[claim == 'safe' and interpretation == 'relative'].confirm of testable"
     ),
     "claim.risky.relative": (
-        "claims[claim == 'risky' and reading == 'relative'].confirm of testable"
+        "claims[claim == 'risky' and interpretation == 'relative'].confirm of testable"
     ),
     "r.clipped.similarity": (
-        "ci_correlations[few == False and reading == 'clipped' and covariate == "
+        "ci_correlations[too_few == False and interpretation == 'clipped' and covariate == "
         "'similarity'].r:+.2f"
     ),
     "claim.safe.clipped": (
-        "claims[claim == 'safe' and reading == 'clipped'].confirm of testable"
+        "claims[claim == 'safe' and interpretation == 'clipped'].confirm of testable"
     ),
     "claim.risky.clipped": (
-        "claims[claim == 'risky' and reading == 'clipped'].confirm of testable"
+        "claims[claim == 'risky' and interpretation == 'clipped'].confirm of testable"
     ),
     "claim.similarity.verdict": "claims[claim == 'similarity'].verdict",
     "claim.safe.verdict": "claims[claim == 'safe'].verdict",

@@ -269,7 +269,7 @@ heavy = sorted({"torch", "transformers", "matplotlib"} & set(sys.modules))
 from paraguard_utils import paths, registry
 
 where = [refusals.__file__, paths.CHECKOUT, str(paths.ROOT), str(paths.DATA), str(paths.RESULTS), str(paths.CACHE)]
-print(json.dumps([labels["label"].tolist(), heavy, where, sorted(registry.wrappers())]))
+print(json.dumps([labels["label"].tolist(), heavy, where, sorted(registry.system_prompts())]))
 """
 
 
@@ -295,7 +295,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
         text=True,
         check=True,
     )
-    labels, heavy, where, wrappers = json.loads(done.stdout)
+    labels, heavy, where, system_prompts = json.loads(done.stdout)
     assert (
         labels
         == refusals.label_by_cues(answers, [""] * 3)["label"].tolist()
@@ -311,7 +311,7 @@ def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
         "strict-2",
         "strict-3",
     ]
-    assert heavy == [] and wrappers == sorted(
+    assert heavy == [] and system_prompts == sorted(
         ["judge", "moderation", "sentiment", *instructions]
     )
     package = target / "paraguard_utils"
@@ -441,7 +441,7 @@ import json, sys
 from collections import Counter
 
 import pandas as pd
-import paraguard_utils as paraguard
+import paraguard_tools as paraguard
 from paraguard_utils import paths
 
 log = pd.read_csv(paths.DATA / "demo.csv")
@@ -495,7 +495,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
     table = (
         stores.Store("recorded")
         .read("tables", "table1_targets")
-        .query("store == 'recorded' and reading == 'relative'")
+        .query("store == 'recorded' and interpretation == 'relative'")
         .set_index("target")
     )
     row = table.loc["smollm2-135m-instruct-q4_1--safety"]

@@ -19,7 +19,7 @@ from paraguard_lab.report import numbers
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
@@ -33,7 +33,7 @@ def sampled_systems():
     """Return the published chat systems; those without the safety instruction are tried
     by a weekly run.
     """
-    names = registry.published_targets("chat").index
+    names = registry.published_systems("chat").index
     return [
         pytest.param(
             name, marks=() if name.endswith("--safety") else pytest.mark.weekly
@@ -91,10 +91,10 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
         RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding()
     )
     labels = RECORDED.read("labels", "paraguard_mini", name)
-    few = traces.iloc[::10]  # the encoder reads some dozens a second
-    again = labelling.label_answers(few, recorded_corpus).set_index("prompt_id")
+    too_few = traces.iloc[::10]  # the encoder reads some dozens a second
+    again = labelling.label_answers(too_few, recorded_corpus).set_index("prompt_id")
     for column in ("label", "kind", "rule", "answer"):
-        recorded = labels.set_index("prompt_id").loc[few["prompt_id"], column]
+        recorded = labels.set_index("prompt_id").loc[too_few["prompt_id"], column]
         assert recorded.fillna("").tolist() == again[column].fillna("").tolist(), column
     assert set(traces["finish_reason"]) <= {"stop", "length"}
 
@@ -108,8 +108,8 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     store = stores.Store(
         "recorded"
     )  # made here, so that it writes below the test's own folder
-    model = prompting.model_of_target(name)
-    one = pipeline.score_target(
+    model = prompting.model_of_system(name)
+    one = pipeline.score_system(
         store, recorded_corpus, name, labels, traces, model, config
     )
     pairs, scores = one.pairs, one.scores
@@ -117,14 +117,14 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     pd.testing.assert_frame_equal(
         pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS
     )
-    table = RECORDED.read("tables", "table1_targets")
+    table = RECORDED.read("tables", "table1_systems")
     clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
-    for reading in PPL_READINGS:
-        row = confusion.target_row(
-            name, recorded_corpus, labels, pairs, scores, clusters, reading
+    for interpretation in PPL_INTERPRETATIONS:
+        row = confusion.system_row(
+            name, recorded_corpus, labels, pairs, scores, clusters, interpretation
         )
         recorded = table[
-            (table["target"] == name) & (table["reading"] == reading)
+            (table["system"] == name) & (table["interpretation"] == interpretation)
         ].iloc[0]
         for column, value in row.items():
             if isinstance(value, float | int) and column in recorded:
@@ -138,7 +138,7 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
 
 
 def written(folder):
-    """Score the target with the fewest refusals as 03 does; the hashes of what is
+    """Score the system with the fewest refusals as 03 does; the hashes of what is
     written under a folder.
     """
     name = "smollm2-135m-instruct-q4_1--none"
@@ -149,8 +149,8 @@ def written(folder):
         store = stores.Store("recorded")
         traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
         labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
-        one = pipeline.score_target(
-            store, corpus, name, labels, traces, prompting.model_of_target(name), config
+        one = pipeline.score_system(
+            store, corpus, name, labels, traces, prompting.model_of_system(name), config
         )
         about = {
             name: validity.ci_covariates(corpus, traces, labels, one.pairs, one.scores)

@@ -87,7 +87,7 @@ def world(labels, clusters, seed=0):
 
 
 def evaluation(labels, traces, tokens, pairs, scores=None):
-    """Return what a store would hold of a target with these frames."""
+    """Return what a store would hold of a system with these frames."""
     return Evaluation(
         labels, pairs, scores, traces, tokens, PAPER_WEIGHTS, N_NEIGHBOURS, "combined"
     )

@@ -9,7 +9,7 @@ import pandas as pd
 from paraguard_utils.analysis import confusion, evaluation, signals
 from paraguard_utils.analysis.evaluation import ArrayStatistic, Evaluation
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.signals import PPL_READINGS, ScoreWeights
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS, ScoreWeights
 from paraguard_utils.core.vectors import find_nearest
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
 from paraguard_utils.settings import Settings
@@ -216,9 +216,9 @@ def estimate_against_floors(
     near: pd.DataFrame,
     own: pd.DataFrame,
     weights: ScoreWeights,
-    reading: str,
+    interpretation: str,
 ) -> tuple[dict[str, Estimate], float]:
-    """Compare one target's confusion with matched floors, signal by signal, with and
+    """Compare one system's confusion with matched floors, signal by signal, with and
     without ProbShift.
 
     Pairs come from `add_matching_columns`: `near` with the k nearest accepted prompts,
@@ -227,7 +227,7 @@ def estimate_against_floors(
     alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift. The second
     result is the share of rejected pairs that have a matched floor.
     """
-    scores = signals.score_pairs(near, weights, reading)
+    scores = signals.score_pairs(near, weights, interpretation)
     floor, excess, matched = matched_excess(
         clusters, near, number_strata(near), scores.to_numpy()
     )
@@ -235,13 +235,13 @@ def estimate_against_floors(
     for name, column in (
         ("drift", "drift"),
         ("prob_shift", "prob_shift"),
-        ("ppl", PPL_READINGS[reading]),
+        ("ppl", PPL_INTERPRETATIONS[interpretation]),
     ):
         found[f"excess_{name}"] = confusion.estimate_excess(clusters, own, own[column])
     for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
         found[f"excess_equal_contrast{name}"] = clusters.undefined()
         if used:
-            values = signals.score_pairs(own, used, reading)
+            values = signals.score_pairs(own, used, interpretation)
             found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(
                 clusters, own, values, own["contrast"]
             )
@@ -373,22 +373,22 @@ def permutation_p_value(value: float, null: np.ndarray) -> float:
 
 
 def compare_with_chance(
-    target: str,
+    system: str,
     corpus: Corpus,
     one: Evaluation,
     vectors: np.ndarray,
     settings: Settings,
     clusters: ClusterBootstrap,
 ) -> tuple[Table, Table, dict[str, Estimate]]:
-    """Compare a target's confusion with matched floors, single signals and permutations
+    """Compare a system's confusion with matched floors, single signals and permutations
     (`docs/method.md`, Chance).
 
-    The first result has a row per reading: target, reading; matched and the estimates
+    The first result has a row per reading: system, reading; matched and the estimates
     of `estimate_against_floors`; ci_null, the mean CI over permutations of labels
     inside clusters; p of CI against them; short, the share of permuted rejections with
-    too few neighbours. The second has a row per reading and tau: target, reading, tau,
+    too few neighbours. The second has a row per reading and tau: system, reading, tau,
     cr; null, the permutations' mean; null_low and null_high, which hold 95 % of them.
-    The third holds the estimates in the reading `relative`.
+    The third holds the estimates in the interpretation `relative`.
     """
     wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
     frame = add_matching_columns(corpus, one.pairs, *wording)
@@ -402,7 +402,10 @@ def compare_with_chance(
     )
     compared = signals.compute_signals(one.traces, one.tokens, *nearby.pairs)
     scores = np.column_stack(
-        [signals.score_pairs(compared, weights, reading) for reading in PPL_READINGS]
+        [
+            signals.score_pairs(compared, weights, interpretation)
+            for interpretation in PPL_INTERPRETATIONS
+        ]
     )
 
     def mean_and_curve(ci: np.ndarray) -> np.ndarray:
@@ -412,16 +415,16 @@ def compare_with_chance(
         scores, mean_and_curve, settings.k, settings.seed
     )
     rows, curves, found = [], [], {}
-    for column, reading in enumerate(PPL_READINGS):
-        found[reading], matched = estimate_against_floors(
-            clusters, near, own, weights, reading
+    for column, interpretation in enumerate(PPL_INTERPRETATIONS):
+        found[interpretation], matched = estimate_against_floors(
+            clusters, near, own, weights, interpretation
         )
         ci, many = value[0, column], null[:, 0, column]
         row = {
-            "target": target,
-            "reading": reading,
+            "system": system,
+            "interpretation": interpretation,
             "matched": matched,
-            **to_columns(found[reading]),
+            **to_columns(found[interpretation]),
         }
         rows.append(
             row
@@ -440,7 +443,12 @@ def compare_with_chance(
         }
         curves.append(
             pd.DataFrame(
-                {"target": target, "reading": reading, "tau": CURVE_TAUS, **shares}
+                {
+                    "system": system,
+                    "interpretation": interpretation,
+                    "tau": CURVE_TAUS,
+                    **shares,
+                }
             )
         )
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found["relative"]

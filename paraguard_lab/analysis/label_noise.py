@@ -1,4 +1,4 @@
-"""Correct targets' rates for the errors of labels that blind readings measured
+"""Correct systems' rates for the errors of labels that blind readings measured
 (`core.label_noise`).
 """
 
@@ -11,7 +11,7 @@ from paraguard_lab.core.label_noise import JEFFREYS_PRIOR, correct_label_noise
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.labels.readings import compare_with_readings
+from paraguard_utils.labels.annotations import compare_with_annotations
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 
@@ -21,15 +21,15 @@ def correct_rates(
     both: pd.DataFrame,
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Correct the rates of all targets that were read.
+    """Correct the rates of all systems that were read.
 
-    Labels are by target, in corpus order, and `both` comes from
-    `readings.join_readings`. Columns: target, noisy; frr_labelled and dr_labelled; with
+    Labels are by system, in corpus order, and `both` comes from
+    `readings.join_readings`. Columns: system, noisy; frr_labelled and dr_labelled; with
     intervals frr, dr and usable, the share of prompts with a usable answer.
     """
-    known, rows = compare_with_readings(both).set_index("target"), []
-    for target in (target for target in labels if target in known.index):
-        measured, own = known.loc[target], labels[target]
+    known, rows = compare_with_annotations(both).set_index("system"), []
+    for system in (system for system in labels if system in known.index):
+        measured, own = known.loc[system], labels[system]
         decided = evaluation.count_label_decisions(corpus, own)
         (hits, read), missed, precision = (
             (
@@ -62,7 +62,7 @@ def correct_rates(
             "dr_labelled": dr,
         }
         rows.append(
-            {"target": target, "noisy": bool(measured["noisy"])}
+            {"system": system, "noisy": bool(measured["noisy"])}
             | labelled
             | to_columns(found)
         )

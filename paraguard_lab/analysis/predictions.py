@@ -9,13 +9,13 @@ import pandas as pd
 
 from paraguard_utils import paths
 from paraguard_utils.core.measures import MEASURES
-from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 PREDICTIONS_FILE = paths.DATA / "predictions.csv"
 SUBJECT_COLUMNS = (
-    "target",
+    "system",
     "first",
     "second",
     "remedy",
@@ -48,10 +48,10 @@ def judge_interval(
     `fails` or is `open`.
     """
     if not np.isfinite([low, high]).all():
-        return "open"
+        return "undecided"
     if least < low and high < most:
         return "holds"
-    return "fails" if high <= least or low >= most else "open"
+    return "fails" if high <= least or low >= most else "undecided"
 
 
 def judge_predictions(tables: Mapping[str, Table]) -> Table:
@@ -61,21 +61,25 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
     Tables for 1 to 8 are from `prediction_tables`, rows for 18 from
     `remedies.effects.compare_with_control`. An empty table is passed over. Columns:
     number; about, of `SUBJECT_COLUMNS`; measure; value with its interval; verdict
-    (`judge_interval`, or `few`). A measure without an interval is judged by its value.
+    (`judge_interval`, or `too_few`). A measure without an interval is judged by its value.
     """
     found = []
     for one in read_predictions().itertuples():
         if not len(tables.get(one.table, ())):
             continue
         rows = tables[one.table].query(one.rows)
-        few = rows.eval(one.few) if one.few else pd.Series(False, rows.index)
+        too_few = (
+            rows.eval(one.too_few) if one.too_few else pd.Series(False, rows.index)
+        )
         names = rows[[name for name in SUBJECT_COLUMNS if name in rows]].itertuples()
         values = rows[one.measure]
         ends = (rows.get(f"{one.measure}{end}", values) for end in ("_low", "_high"))
         for (place, *about), flagged, value, low, high in zip(
-            names, few, values, *ends, strict=True
+            names, too_few, values, *ends, strict=True
         ):
-            said = "few" if flagged else judge_interval(low, high, one.low, one.high)
+            said = (
+                "too_few" if flagged else judge_interval(low, high, one.low, one.high)
+            )
             found.append(
                 (
                     one.number,
@@ -123,22 +127,22 @@ def known_truth_effects(worlds: Table) -> Table:
     `USUAL_REFUSAL_RATE` with wording left to chance ("dice"); chance, half the mean
     width of the range that 95 % of worlds lie in; frr, the mean distance between the
     highest and the lowest of the refusal rates; perplexity and length, how far means
-    lie from those of dice where that decides the wording. All but meaning are shares of
+    lie from those of chance where that decides the wording. All but meaning are shares of
     the size of meaning; NaN where meaning moves the measure by less than chance does.
     """
     rows = []
     for measure in MEASURE_TITLES:
         own = worlds[worlds["measure"] == measure]
-        dice = own[own["wording"] == "dice"]
+        at_random = own[own["wording"] == "chance"]
         usual = (
-            dice[dice["frr"] == USUAL_REFUSAL_RATE]
+            at_random[at_random["frr"] == USUAL_REFUSAL_RATE]
             .set_index("correlation")
             .sort_index()
         )
         meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
         chance = (usual["high"] - usual["low"]).mean() / 2
         size = abs(meaning) if abs(meaning) >= chance else np.nan
-        rates = dice.groupby("correlation")["mean"]
+        rates = at_random.groupby("correlation")["mean"]
         frr = (rates.max() - rates.min()).mean()
         row = {
             "measure": measure,
@@ -192,23 +196,23 @@ def noise_response(task: Table) -> Table:
 
 
 def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
-    """Add to tables what predictions 1 to 8 ask of a target, or of two.
+    """Add to tables what predictions 1 to 8 ask of a system, or of two.
 
     The result is for `judge_predictions`.
 
-    `tables` holds table1_targets, variance, validity, table1_differences and
+    `tables` holds table1_systems, variance, validity, table1_differences and
     floor_differences (of the excess over the matched floor); `corpus` is a name. Each
     table gets seen: the model is one of `SEEN_MODELS`, and the corpus the project's.
-    table1_differences holds those of the floors too, only those between wrappers of one
-    model, and frr_apart, the distance of their FRR, and few_dr: one of them has too few
+    table1_differences holds those of the floors too, only those between system prompts of one
+    model, and frr_apart, the distance of their FRR, and too_few_for_dr: one of them has too few
     refusals for a DR.
     """
-    seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_targets"]
+    seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_systems"]
     pairs = pd.concat(
         [tables["table1_differences"], tables["floor_differences"]], ignore_index=True
     )
     pairs = pairs[
-        pairs["first"].map(model_of_target) == pairs["second"].map(model_of_target)
+        pairs["first"].map(model_of_system) == pairs["second"].map(model_of_system)
     ]
     rates = (
         pairs[pairs["measure"] == "frr"]
@@ -216,20 +220,20 @@ def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Tab
         .abs()
         .rename("frr_apart")
     )
-    few = (
+    too_few = (
         pairs[["first", "second"]]
-        .isin(list(once.loc[once["few_dr"], "target"]))
+        .isin(list(once.loc[once["too_few_for_dr"], "system"]))
         .any(axis=1)
     )
-    made = {name: tables[name] for name in ("table1_targets", "variance", "validity")}
-    made["table1_differences"] = pairs.assign(few_dr=few).join(
+    made = {name: tables[name] for name in ("table1_systems", "variance", "validity")}
+    made["table1_differences"] = pairs.assign(too_few_for_dr=too_few).join(
         rates, on=["first", "second"]
     )
     named = {
-        name: frame["first" if "first" in frame else "target"]
+        name: frame["first" if "first" in frame else "system"]
         for name, frame in made.items()
     }
     return {
-        name: frame.assign(seen=named[name].map(model_of_target).isin(seen))
+        name: frame.assign(seen=named[name].map(model_of_system).isin(seen))
         for name, frame in made.items()
     }

@@ -13,7 +13,7 @@ from paraguard_lab.analysis.surrogate import MIN_ORDER_PROBABILITY
 from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, guarded, signals
-from paraguard_utils.analysis.cohorts import ALL_TARGETS
+from paraguard_utils.analysis.cohorts import ALL_SYSTEMS
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
 from paraguard_utils.core.estimates import (
@@ -26,7 +26,7 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.core.signals import (
     PAPER_WEIGHTS,
-    PPL_READINGS,
+    PPL_INTERPRETATIONS,
     ScoreWeights,
     drift,
 )
@@ -66,7 +66,7 @@ DEFAULT_CHOICES = {  # the setting of each dimension that the others are compare
     "tau": "0.60",
     "theta": "none",
     "scaling": "relative",
-    "drift space": "target",
+    "drift space": "system",
     "neighbours": "corpus",
     "labeller": "combined",
 }
@@ -75,9 +75,9 @@ SEARCH_FOLDS = 5
 
 
 def pairs_for_settings(
-    store: Store, corpus_name: str, corpus: Corpus, target: Evaluation
+    store: Store, corpus_name: str, corpus: Corpus, system: Evaluation
 ) -> pd.DataFrame:
-    """Compare one target's prompts with up to `MAX_K` neighbours, in every space and
+    """Compare one system's prompts with up to `MAX_K` neighbours, in every space and
     scaling.
 
     Returns a pairs file with what `prepare_pairs` adds, and drift_centred
@@ -86,7 +86,7 @@ def pairs_for_settings(
     """
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     frame = signals.compute_pairs(
-        corpus, vectors, target.traces, target.labels, target.tokens, MAX_K
+        corpus, vectors, system.traces, system.labels, system.tokens, MAX_K
     )
     place = pd.Series(np.arange(len(corpus)), index=corpus["prompt_id"])
     usual = (signals.is_ranked(frame, N_NEIGHBOURS) | frame["same_cluster"]).to_numpy(
@@ -99,12 +99,12 @@ def pairs_for_settings(
     texts = corpus["text"].to_numpy()
     frame[["drift_centred", "drift_encoder"]] = np.nan
     frame.loc[usual, "drift_centred"] = signals.DriftCache.share(
-        target.traces, target.tokens
+        system.traces, system.tokens
     ).centred(a, b)
     frame.loc[usual, "drift_encoder"] = encoder_drifts(
         store, corpus_name, texts[a], texts[b]
     )
-    return prepare_pairs(frame, corpus, signals.trace_perplexity(target.traces))
+    return prepare_pairs(frame, corpus, signals.trace_perplexity(system.traces))
 
 
 def encoder_drifts(
@@ -165,7 +165,7 @@ def prepare_pairs(
 
     New are cluster_id, centre (number), rejected, own_rank (among its cluster's
     accepted prompts), and drift_minmax, prob_shift_minmax and ppl_minmax: each signal,
-    with |difference of perplexities| as the PPL contrast, scaled so that the target's
+    with |difference of perplexities| as the PPL contrast, scaled so that the system's
     pairs with its default neighbours span 0 to 1 (ours).
     """
     known = corpus.assign(ppl=perplexities).set_index("prompt_id")
@@ -221,7 +221,7 @@ def ci_of_rejections(
 def vary_settings(
     clusters: ClusterBootstrap, frames: Mapping[str, pd.DataFrame]
 ) -> EstimatesBySetting:
-    """Estimate every target (`pairs_for_settings`) under every setting but the
+    """Estimate every system (`pairs_for_settings`) under every setting but the
     labeller's, with the primary excess.
     """
     found: EstimatesBySetting = {}
@@ -273,7 +273,7 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
             scores,
             mark_used_pairs(frame, theta=theta),
         )
-    for name, column in {**PPL_READINGS, "minmax": "ppl_minmax"}.items():
+    for name, column in {**PPL_INTERPRETATIONS, "minmax": "ppl_minmax"}.items():
         scaled = frame.assign(ppl_relative=frame[column])
         if name == "minmax":
             scaled = scaled.assign(
@@ -281,8 +281,8 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
             )
         yield "scaling", name, signals.score_pairs(scaled).to_numpy(), usual
     for name, column in {
-        "target": "drift",
-        "target, centred": "drift_centred",
+        "system": "drift",
+        "system, centred": "drift_centred",
         "encoder": "drift_encoder",
     }.items():
         moved = signals.score_pairs(frame.assign(drift=frame[column])).fillna(
@@ -300,10 +300,10 @@ def vary_labeller(
     settings: Settings,
     clusters: ClusterBootstrap,
 ) -> tuple[Table, dict[str, dict[str, SettingEstimates]]]:
-    """Estimate every target under each labeller, in the reading `relative`.
+    """Estimate every system under each labeller, in the interpretation `relative`.
 
-    Returns counts (labeller, target, n_reject, n_accept, few), and estimates by
-    labeller, target and measure. A target that was not judged has none of the judge's.
+    Returns counts (labeller, system, n_reject, n_accept, few), and estimates by
+    labeller, system and measure. A system that was not judged has none of the judge's.
     """
     rows: list[dict[str, Any]] = []
     found: dict[str, dict[str, SettingEstimates]] = {}
@@ -329,9 +329,9 @@ def vary_labeller(
             rows.append(
                 {
                     "labeller": labeller,
-                    "target": name,
+                    "system": name,
                     **counts,
-                    "few": estimates["n"] < MIN_REFUSALS,
+                    "too_few": estimates["n"] < MIN_REFUSALS,
                 }
             )
             found[labeller][name] = estimates
@@ -339,20 +339,20 @@ def vary_labeller(
 
 
 def sensitivity_table(found: EstimatesBySetting) -> Table:
-    """Lay out estimates by dimension, setting and target, a row each, with n
+    """Lay out estimates by dimension, setting and system, a row each, with n
     (rejections) and intervals.
     """
     return pd.DataFrame(
-        {"dimension": dimension, "setting": setting, "target": target, "n": own["n"]}
+        {"dimension": dimension, "setting": setting, "system": system, "n": own["n"]}
         | to_columns({name: estimate for name, estimate in own.items() if name != "n"})
         for dimension, settings in found.items()
-        for setting, targets in settings.items()
-        for target, own in targets.items()
+        for setting, systems in settings.items()
+        for system, own in systems.items()
     )
 
 
 def sensitivity_orders(found: EstimatesBySetting) -> Table:
-    """Say how sure the order of two targets is in every setting: dimension, and columns
+    """Say how sure the order of two systems is in every setting: dimension, and columns
     of `compare_orders`.
     """
     parts = []
@@ -369,16 +369,16 @@ def sensitivity_orders(found: EstimatesBySetting) -> Table:
 
 
 def count_sure_orders(orders: Table, table: Table) -> Table:
-    """Count which orders of targets every setting of a dimension is sure of, and which
+    """Count which orders of systems every setting of a dimension is sure of, and which
     turn with the setting.
 
     What rests on fewer than 30 rejections orders nothing but rates. Columns: dimension,
-    measure, settings, pairs (of targets, under two settings or more); always,
+    measure, settings, pairs (of systems, under two settings or more); always,
     sometimes, reversed: those surely ordered in all, any, both ways.
     """
-    few = (
+    too_few = (
         table[table["n"] < MIN_REFUSALS]
-        .set_index(["dimension", "setting", "target"])
+        .set_index(["dimension", "setting", "system"])
         .index
     )
     sides = [
@@ -387,7 +387,8 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     ]
     rates = [name for name, measure in MEASURES.items() if not measure.needs_refusals]
     judged = orders[
-        orders["measure"].isin(rates) | ~(sides[0].isin(few) | sides[1].isin(few))
+        orders["measure"].isin(rates)
+        | ~(sides[0].isin(too_few) | sides[1].isin(too_few))
     ]
     rows = []
     for (dimension, measure), own in judged.groupby(
@@ -439,7 +440,7 @@ def weight_grid() -> dict[str, ScoreWeights]:
 
 
 def pair_separation(
-    own: pd.DataFrame, weights: Sequence[ScoreWeights], reading: str
+    own: pd.DataFrame, weights: Sequence[ScoreWeights], interpretation: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute how well each of m weights tells rejected-accepted from accepted-accepted
     pairs of a cluster (ours).
@@ -448,7 +449,7 @@ def pair_separation(
     for each, shape (clusters, m), the share of (rejected-accepted, accepted-accepted)
     couples in which the first scores higher, ties half.
     """
-    parts = own[["drift", "prob_shift", PPL_READINGS[reading]]].to_numpy()
+    parts = own[["drift", "prob_shift", PPL_INTERPRETATIONS[interpretation]]].to_numpy()
     scores = (
         parts @ np.array([[one.drift, one.prob_shift, one.ppl] for one in weights]).T
     )
@@ -474,8 +475,8 @@ def search_weights(
     and without ProbShift.
 
     The criterion is the mean of `pair_separation`; intervals keep the folds' choices.
-    `own` has what `confusion.select_own_pairs` returns, by target; the row `all
-    targets` pools their clusters. Columns: target, reading, prob_shift (with /
+    `own` has what `confusion.select_own_pairs` returns, by system; the row `all
+    systems` pools their clusters. Columns: system, reading, prob_shift (with /
     without), n_mixed, few (fewer than 10); best, the best weights on all clusters, and
     auc_best; with intervals auc_held_out (of each fold's choice on the clusters left
     out), auc_paper and gain, the first minus the second; chosen: the folds' choices.
@@ -485,26 +486,27 @@ def search_weights(
     assert rest is not None  # Drift and the PPL contrast have weight
     without = [i for i, one in enumerate(grid.values()) if one.prob_shift == 0]
     rows = []
-    for reading in PPL_READINGS:
+    for interpretation in PPL_INTERPRETATIONS:
         tried = [*grid.values(), PAPER_WEIGHTS, rest]
-        by_target = {
-            name: pair_separation(frame, tried, reading) for name, frame in own.items()
+        by_system = {
+            name: pair_separation(frame, tried, interpretation)
+            for name, frame in own.items()
         }
         pooled = tuple(
-            np.concatenate(parts) for parts in zip(*by_target.values(), strict=True)
+            np.concatenate(parts) for parts in zip(*by_system.values(), strict=True)
         )
-        for name, (ids, auc) in {**by_target, ALL_TARGETS: pooled}.items():
+        for name, (ids, auc) in {**by_system, ALL_SYSTEMS: pooled}.items():
             for which, usable, paper in (
                 ("with", list(range(len(grid))), -2),
                 ("without", without, -1),
             ):
                 n_mixed, names = len(set(ids)), [list(grid)[i] for i in usable]
                 row: dict[str, Any] = {
-                    "target": name,
-                    "reading": reading,
+                    "system": name,
+                    "interpretation": interpretation,
                     "prob_shift": which,
                 }
-                row |= {"n_mixed": n_mixed, "few": n_mixed < MIN_MIXED}
+                row |= {"n_mixed": n_mixed, "too_few": n_mixed < MIN_MIXED}
                 rows.append(
                     row
                     | _searched(

@@ -21,9 +21,9 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import (
-    is_served_target,
-    make_target_name,
-    model_of_target,
+    is_served_system,
+    make_system_name,
+    model_of_system,
 )
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import Settings
@@ -36,7 +36,7 @@ DISCLOSURE_LEVELS = LEVEL_FULL, LEVEL_ANSWER_TOKENS, LEVEL_TEXT = (
 )  # what is told
 
 SURROGATE_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
-"""Models that stand in for what is not told: the first that is not the target's own."""
+"""Models that stand in for what is not told: the first that is not the system's own."""
 
 MIN_SCORED_DRAWS = (
     4  # scored draws from which a prompt has a probability of being rejected
@@ -46,15 +46,15 @@ _WORDS = ["token_ids", "token_nll", "user_start", "user_end"]
 _FIRST = ["next_ids", "next_logprobs", "tail_mass"]
 
 
-def find_surrogate(target: str, there: Container[str]) -> str | None:
-    """Return a target's surrogate with traces, another of `SURROGATE_MODELS` under the
-    same wrapper, or None.
+def find_surrogate(system: str, there: Container[str]) -> str | None:
+    """Return a system's surrogate with traces, another of `SURROGATE_MODELS` under the
+    same system prompt, or None.
     """
-    wrapper = target.rpartition("--")[2]
+    system_prompt = system.rpartition("--")[2]
     names = (
-        make_target_name(model, wrapper)
+        make_system_name(model, system_prompt)
         for model in SURROGATE_MODELS
-        if model != model_of_target(target)
+        if model != model_of_system(system)
     )
     return next((name for name in names if name in there), None)
 
@@ -66,7 +66,7 @@ def fill_from_surrogate(
     samples: pd.DataFrame | None = None,
     top: int | None = None,
 ) -> Traces:
-    """Complete a target's traces at one of `DISCLOSURE_LEVELS` with a surrogate's.
+    """Complete a system's traces at one of `DISCLOSURE_LEVELS` with a surrogate's.
 
     Rows stay in the order of `own`.
 
@@ -244,19 +244,19 @@ ALL_PROMPTS, DRAWN_PROMPTS = (
     "drawn",
 )  # what is compared: all prompts, or those answered several times
 MIN_ORDER_PROBABILITY = (
-    0.95  # bootstrap probability from which an order of two targets is called sure
+    0.95  # bootstrap probability from which an order of two systems is called sure
 )
 
 
 class SurrogateComparison(NamedTuple):
-    """One target at one setting, in one reading of the PPL contrast, beside itself with
+    """One system at one setting, in one interpretation of the PPL contrast, beside itself with
     its own signals.
     """
 
-    target: str
+    system: str
     surrogate: str
     prompts: str
-    reading: str
+    interpretation: str
     setting: str
     n: int  # rejections with a CI(r) both ways
     left_out: int  # prompts
@@ -273,16 +273,16 @@ def compare_with_surrogates(
     samples: Mapping[str, pd.DataFrame],
     settings: Settings,
 ) -> list[SurrogateComparison]:
-    """Score every target at every level, with the weights and k it was scored with.
+    """Score every system at every level, with the weights and k it was scored with.
 
-    Targets without a surrogate among `scored`, and served ones, are left out. Those
+    Systems without a surrogate among `scored`, and served ones, are left out. Those
     with drawn answers in `samples` are compared on these prompts as well.
     """
     vectors = encoder.stored_vectors(store, corpus_name, corpus["text"], earlier=True)
     found = []
     for name, one in scored.items():
         surrogate = find_surrogate(name, scored)
-        if surrogate is None or is_served_target(
+        if surrogate is None or is_served_system(
             name
         ):  # nobody knows what the model itself would tell
             continue
@@ -323,7 +323,7 @@ def _compared(
     samples: pd.DataFrame | None,
     settings: Settings,
 ) -> list[SurrogateComparison]:
-    """Score one target at every setting and in both readings."""
+    """Score one system at every setting and in both interpretations."""
     clusters = ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
 
     def scored(
@@ -336,10 +336,10 @@ def _compared(
         )
         scores = confusion.score_prompts(corpus, one.labels, pairs, one.weights, one.k)
         estimates = {
-            reading: confusion.estimate_scores(
-                corpus, pairs, scores, clusters, reading, one.weights
+            interpretation: confusion.estimate_scores(
+                corpus, pairs, scores, clusters, interpretation, one.weights
             )
-            for reading in CI_COLUMNS
+            for interpretation in CI_COLUMNS
         }
         return scores, estimates, int((~comparable).sum())
 
@@ -355,7 +355,7 @@ def _compared(
             one.traces, level, surrogate.traces, samples if drawn else None, top
         )
         told, estimates, left_out = scored(made, lent)
-        for reading, column in CI_COLUMNS.items():
+        for interpretation, column in CI_COLUMNS.items():
             both = own.merge(
                 told[["prompt_id", column]], on="prompt_id", suffixes=("", "_told")
             )
@@ -365,22 +365,22 @@ def _compared(
             rho = clusters.correlation(
                 both["cluster_id"], both[column].rank(), both[f"{column}_told"].rank()
             )
-            sides = estimates[reading], usual[reading]
+            sides = estimates[interpretation], usual[interpretation]
             found.append(
                 SurrogateComparison(
-                    *of, reading, name, len(both), left_out, rho, *sides
+                    *of, interpretation, name, len(both), left_out, rho, *sides
                 )
             )
     return found
 
 
 def surrogate_table(
-    compared: Iterable[SurrogateComparison], targets: Iterable[str]
+    compared: Iterable[SurrogateComparison], systems: Iterable[str]
 ) -> Table:
     """Lay out what was compared, a row each, and a row with a note for each of
-    `targets` that was not.
+    `systems` that was not.
 
-    Columns: target, surrogate, prompts, reading, setting, n, left_out, few (n < 30),
+    Columns: system, surrogate, prompts, reading, setting, n, left_out, few (n < 30),
     note; with intervals rho, and for each of `SURROGATE_MEASURES` its value at the
     setting and `x_change`, that minus the value with own signals.
     """
@@ -394,14 +394,14 @@ def surrogate_table(
                 f"{name}_change": one.found[name] - one.own[name],
             }
         row = dict(zip(names, one, strict=False)) | {
-            "few": one.n < MIN_REFUSALS,
+            "too_few": one.n < MIN_REFUSALS,
             "note": "",
         }
         rows.append(row | to_columns(found))
-    there = {row["target"] for row in rows}
+    there = {row["system"] for row in rows}
     rows += [
-        {"target": name, "note": "no surrogate in the store"}
-        for name in targets
+        {"system": name, "note": "no surrogate in the store"}
+        for name in systems
         if name not in there
     ]
     estimates = [
@@ -413,38 +413,40 @@ def surrogate_table(
         ),
     ]
     ends = to_columns(dict.fromkeys(estimates, (np.nan,) * 3))
-    return pd.DataFrame(rows, columns=[*names, "few", "note", *ends])
+    return pd.DataFrame(rows, columns=[*names, "too_few", "note", *ends])
 
 
 def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
-    """Count how far each setting orders targets as their own signals do.
+    """Count how far each setting orders systems as their own signals do.
 
-    Targets with few rejections are left out.
+    Systems with few rejections are left out.
 
     Columns: reading, measure, setting, among ("all", or pairs of the "same surrogate"
-    or "same model"), targets, pairs that own signals order; of these kept: in the same
+    or "same model"), systems, pairs that own signals order; of these kept: in the same
     order; sure: by own signals, of these sure_kept: in the same order, and sure_turned:
-    surely in the other. rho over targets with its interval, NaN below eight.
+    surely in the other. rho over systems with its interval, NaN below eight.
     """
     rows: list[dict[str, Any]] = []
     enough = [
         one for one in compared if one.prompts == ALL_PROMPTS and one.n >= MIN_REFUSALS
     ]
-    for reading, setting in dict.fromkeys((one.reading, one.setting) for one in enough):
+    for interpretation, setting in dict.fromkeys(
+        (one.interpretation, one.setting) for one in enough
+    ):
         own = {
-            one.target: one
+            one.system: one
             for one in enough
-            if (one.reading, one.setting) == (reading, setting)
+            if (one.interpretation, one.setting) == (interpretation, setting)
         }
         for measure in SURROGATE_MEASURES:
             about = {
-                "reading": reading,
+                "interpretation": interpretation,
                 "measure": measure,
                 "setting": setting,
-                "targets": len(own),
+                "systems": len(own),
             }
             pairs, rho = _pairs(own, measure), (np.nan,) * 3
-            if len(own) >= validity.MIN_RANKED_TARGETS:
+            if len(own) >= validity.MIN_RANKED_SYSTEMS:
                 sides = (
                     [getattr(one, side)[measure] for one in own.values()]
                     for side in ("own", "found")
@@ -460,11 +462,11 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
                 for what in ("surrogate", "model")
             ]
     names = [
-        "reading",
+        "interpretation",
         "measure",
         "setting",
         "among",
-        "targets",
+        "systems",
         "pairs",
         "kept",
         "sure",
@@ -475,7 +477,7 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
 
 
 def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame:
-    """Return the signs of differences of every two targets (`sure_`: 0 where not sure),
+    """Return the signs of differences of every two systems (`sure_`: 0 where not sure),
     and what the two share.
     """
     sides = {
@@ -484,7 +486,7 @@ def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame
     }
     higher = confusion.compare_orders(sides, "own", [measure])
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
-    higher = higher.reindex(columns=list(sides))  # one target has no order
+    higher = higher.reindex(columns=list(sides))  # one system has no order
     up, down = higher >= MIN_ORDER_PROBABILITY, higher <= 1 - MIN_ORDER_PROBABILITY
     frame = (up.astype(int) - down.astype(int)).add_prefix("sure_")
     for side, found in sides.items():
@@ -492,9 +494,9 @@ def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame
             np.sign(found[one][measure][0] - found[other][measure][0])
             for one, other in higher.index
         ]
-    for what, name in (("surrogate", "surrogate"), ("model", "target")):
+    for what, name in (("surrogate", "surrogate"), ("model", "system")):
         models = {
-            one: model_of_target(getattr(compared, name))
+            one: model_of_system(getattr(compared, name))
             for one, compared in own.items()
         }
         frame[what] = np.array(
@@ -505,7 +507,7 @@ def _pairs(own: Mapping[str, SurrogateComparison], measure: str) -> pd.DataFrame
 
 def _counts(pairs: pd.DataFrame) -> dict[str, int]:
     """Count orders that there are, are kept, are sure, and are turned, over pairs of
-    targets from `_pairs`.
+    systems from `_pairs`.
     """
     known = pairs[pairs["own"].abs() == 1]
     kept, sure = known["own"] == known["found"], known["sure_own"] != 0

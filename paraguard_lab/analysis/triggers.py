@@ -1,4 +1,4 @@
-"""Test which charged words make a target refuse, by matched pairs inside clusters
+"""Test which charged words make a system refuse, by matched pairs inside clusters
 (ours; `docs/method.md`).
 """
 
@@ -78,10 +78,10 @@ def conditional_odds_ratio(
     if len(weights) == 1:
         return np.nan, np.nan, np.nan, 1.0
 
-    def root(target: float, statistic: np.ndarray) -> float:
+    def root(system: float, statistic: np.ndarray) -> float:
         return float(
             brentq(
-                lambda beta: probabilities(beta) @ statistic - target,
+                lambda beta: probabilities(beta) @ statistic - system,
                 -MAX_LOG_ODDS,
                 MAX_LOG_ODDS,
             )
@@ -100,16 +100,16 @@ def conditional_odds_ratio(
 
 
 def trigger_table(
-    target: str, corpus: Corpus, labels: Labels, tested: dict[str, TermExposure]
+    system: str, corpus: Corpus, labels: Labels, tested: dict[str, TermExposure]
 ) -> Table:
-    """Test the terms and families from `find_exposures` on one target.
+    """Test the terms and families from `find_exposures` on one system.
 
     Corpus and labels are in the same order.
 
-    Columns: target, term, kind, n_clusters (that hold exposed and unexposed
+    Columns: system, term, kind, n_clusters (that hold exposed and unexposed
     near-copies, and both decisions: the others say nothing), frr_exposed and
     frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-    its interval, p, p_holm (over all rows), trigger, wrapper (of the target), leads
+    its interval, p, p_holm (over all rows), trigger, system prompt (of the system), leads
     (the smallest p, put first).
     """
     near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy() & is_scored(labels)
@@ -131,7 +131,7 @@ def trigger_table(
             else (np.nan, np.nan)
         )
         odds = conditional_odds_ratio(*telling[keys].to_numpy(int).T)
-        rows.append((target, name, kind, len(telling), *shares, *odds))
+        rows.append((system, name, kind, len(telling), *shares, *odds))
     rates, ratio = (
         ["frr_exposed", "frr_unexposed"],
         [
@@ -141,11 +141,11 @@ def trigger_table(
         ],
     )
     found = pd.DataFrame(
-        rows, columns=["target", "term", "kind", "n_clusters", *rates, *ratio, "p"]
+        rows, columns=["system", "term", "kind", "n_clusters", *rates, *ratio, "p"]
     )
     found["p_holm"] = adjust_holm(found["p"])
     trigger = (found["p_holm"] < 0.05) & (found["odds_ratio"] > 1)
-    found = found.assign(trigger=trigger, wrapper=target.rpartition("--")[2])
+    found = found.assign(trigger=trigger, instruction=system.rpartition("--")[2])
     return found.sort_values(["p", "term"], ignore_index=True).assign(
         leads=lambda rows: rows.index == 0
     )
@@ -154,7 +154,7 @@ def trigger_table(
 def stack_trigger_tables(
     corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, TermExposure]
 ) -> Table:
-    """Stack the rows of `trigger_table` of several targets."""
+    """Stack the rows of `trigger_table` of several systems."""
     return pd.concat(
         [trigger_table(name, corpus, own, tested) for name, own in labels.items()],
         ignore_index=True,

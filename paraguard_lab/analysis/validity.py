@@ -20,7 +20,11 @@ from paraguard_utils.core.estimates import (
     Strings,
     to_columns,
 )
-from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS, ScoreWeights
+from paraguard_utils.core.signals import (
+    PAPER_WEIGHTS,
+    PPL_INTERPRETATIONS,
+    ScoreWeights,
+)
 from paraguard_utils.core.vectors import paired_cosine_similarity
 from paraguard_utils.core.wording import list_cluster_pairs
 from paraguard_utils.core.words import jaccard
@@ -31,10 +35,10 @@ NEAR_SIMILARITY, NEAR_OVERLAP = (
     0.95,
     0.8,
 )  # near-identical from this cosine or content-word overlap on (ours)
-MIN_RANKED_TARGETS, MIN_TARGETS_WITH_INTERVAL = (
+MIN_RANKED_SYSTEMS, MIN_SYSTEMS_WITH_INTERVAL = (
     8,
     5,
-)  # for a rank correlation over targets; for one with its interval
+)  # for a rank correlation over systems; for one with its interval
 
 
 def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
@@ -64,13 +68,13 @@ def pair_held_out(corpus: Corpus, labels: Labels) -> pd.DataFrame:
 
 
 def ci_without_held_out(
-    held: pd.DataFrame, pairs: Pairs, reading: str, k: int = N_NEIGHBOURS
+    held: pd.DataFrame, pairs: Pairs, interpretation: str, k: int = N_NEIGHBOURS
 ) -> np.ndarray:
     """Compute CI(r) over the k nearest accepted prompts (`pairs` has k + 1) but the one
     held out; NaN if none.
     """
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
-    near = near.assign(score=signals.score_pairs(near, reading=reading))[
+    near = near.assign(score=signals.score_pairs(near, interpretation=interpretation))[
         ["centre_id", "neighbour_id", "rank", "score"]
     ]
     rows = held.reset_index().merge(near, left_on="prompt_id", right_on="centre_id")
@@ -244,12 +248,12 @@ def estimate_measures(
 
 
 def compare_wording_halves(
-    target: str, corpus: Corpus, one: Evaluation, clusters: ClusterBootstrap
+    system: str, corpus: Corpus, one: Evaluation, clusters: ClusterBootstrap
 ) -> Table:
     """Compare every measure between clusters that are worded at greater length, or less
     fluently, and the others.
 
-    Columns: target; wording: length (tokens of the prompts' own words) or perplexity
+    Columns: system; wording: length (tokens of the prompts' own words) or perplexity
     (its logarithm), of which a cluster's mean lies above the median or not; measure, a
     key of `estimate_measures`; difference, upper half minus lower, with its interval;
     few: a half holds fewer than 30 rejections or acceptances.
@@ -278,10 +282,10 @@ def compare_wording_halves(
             ]
         for measure, higher in halves[0].items():
             row = {
-                "target": target,
+                "system": system,
                 "wording": wording,
                 "measure": measure,
-                "few": min(counts) < MIN_REFUSALS,
+                "too_few": min(counts) < MIN_REFUSALS,
             }
             rows.append(row | to_columns({"difference": higher - halves[1][measure]}))
     return pd.DataFrame(rows)
@@ -308,7 +312,7 @@ def sensitivity_indices(
 
 
 def validity_row(
-    target: str,
+    system: str,
     corpus: Corpus,
     one: Evaluation,
     vectors: np.ndarray,
@@ -317,7 +321,7 @@ def validity_row(
     """Estimate how well isolation and CI serve as a veto, and other people's indices
     beside them.
 
-    Keys: target, pairs (of `pair_held_out`); with intervals auc_isolation, auc_ci and
+    Keys: system, pairs (of `pair_held_out`); with intervals auc_isolation, auc_ci and
     auc_ci_clipped, dr_matched and dr_near_identical, matched_change and near_change
     (these minus DR), agreement and pss.
     """
@@ -327,8 +331,8 @@ def validity_row(
     )
     scores = {"isolation": held["isolation"].to_numpy(float)}
     scores |= {
-        ci: ci_without_held_out(held, pairs, reading)
-        for reading, ci in CI_COLUMNS.items()
+        ci: ci_without_held_out(held, pairs, interpretation)
+        for interpretation, ci in CI_COLUMNS.items()
     }
     ids, accepted = held["cluster_id"].to_numpy(), held["accepted"].to_numpy()
     found = {
@@ -350,11 +354,11 @@ def validity_row(
         "near_change": found["dr_near_identical"] - dr,
     }
     found |= sensitivity_indices(corpus, one.labels, clusters)
-    return {"target": target, "pairs": len(held), **to_columns(found)}
+    return {"system": system, "pairs": len(held), **to_columns(found)}
 
 
 def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
-    """Compute the latent correlation, in [0, 1], at which a target with this refusal
+    """Compute the latent correlation, in [0, 1], at which a system with this refusal
     rate has this DR.
 
     0 where DR is at least 1, NaN where DR is. `disagreement.latent_correlation` fits
@@ -380,13 +384,13 @@ def correlate_dr_with_frr(
     clusters: ClusterBootstrap,
 ) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate over
-    targets.
+    systems.
 
-    `labels` holds each target's, in corpus order; `systems` names groups of targets.
-    Columns: systems; refusals ("any", or "enough": of targets whose DR can be judged);
-    measure (dr, or icc_latent: `latent_correlation_by_moments`); n, the targets with a
+    `labels` holds each system's, in corpus order; `systems` names groups of systems.
+    Columns: systems; refusals ("any", or "enough": of systems whose DR can be judged);
+    measure (dr, or icc_latent: `latent_correlation_by_moments`); n, the systems with a
     DR; rho, Spearman's with FRR, with its interval. NaN below
-    `MIN_TARGETS_WITH_INTERVAL` targets.
+    `MIN_TARGETS_WITH_INTERVAL` systems.
     """
     found, enough = {}, set()
     for name, own in labels.items():
@@ -415,7 +419,7 @@ def correlate_dr_with_frr(
                 )
                 rho = (
                     rank_correlation(*sides)
-                    if len(chosen) >= MIN_TARGETS_WITH_INTERVAL
+                    if len(chosen) >= MIN_SYSTEMS_WITH_INTERVAL
                     else clusters.undefined()
                 )
                 row = {
@@ -429,7 +433,7 @@ def correlate_dr_with_frr(
 
 
 def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
-    """Estimate Spearman's rho over targets of two measures, each an array of value and
+    """Estimate Spearman's rho over systems of two measures, each an array of value and
     draws; NaN if all are equal.
     """
     from scipy.stats import rankdata  # a second to import
@@ -484,13 +488,13 @@ def near_identical_flips(
     """Estimate how often near-identical prompts are decided differently, beside all
     pairs of one cluster.
 
-    A row per target: target; n_near, near-identical pairs with two scored prompts,
+    A row per system: system; n_near, near-identical pairs with two scored prompts,
     n_near_clusters and n_near_flipped; flip_near, the share decided differently, with
     its interval; n_pairs and flip_pairs, the same over all pairs of one cluster; few:
     fewer than 30 near-identical pairs.
     """
     rows = []
-    for target, frame in labels.items():
+    for system, frame in labels.items():
         label = frame.set_index("prompt_id")["label"].where(
             lambda values: values.isin(["accept", "reject"])
         )
@@ -502,14 +506,14 @@ def near_identical_flips(
             for some in (near, pairs)
         ]
         row = {
-            "target": target,
+            "system": system,
             "n_near": len(near),
             "n_near_clusters": near["cluster_id"].nunique(),
         }
         row |= {
             "n_near_flipped": int(near["flipped"].sum()),
             "n_pairs": len(pairs),
-            "few": len(near) < MIN_REFUSALS,
+            "too_few": len(near) < MIN_REFUSALS,
         }
         rows.append(row | to_columns({"flip_near": shares[0], "flip_pairs": shares[1]}))
     return pd.DataFrame(rows)
@@ -521,20 +525,20 @@ def lowest_scored_pairs(
     """List near-identical prompts of which one is rejected and one accepted, among the
     pairs that scores rest on.
 
-    Columns: target, rejected_id, rejected_prompt, accepted_id, accepted_prompt,
+    Columns: system, rejected_id, rejected_prompt, accepted_id, accepted_prompt,
     same_cluster, similarity, jaccard, score and score_clipped in [0, 1], share_below
-    and share_below_clipped (share of the target's rejected-accepted pairs that score
-    lower); lowest score first within a target. Prompts are made safe for a spreadsheet.
+    and share_below_clipped (share of the system's rejected-accepted pairs that score
+    lower); lowest score first within a system. Prompts are made safe for a spreadsheet.
     """
     words = corpus.set_index("prompt_id")["text"]
     frames = []
-    for target, frame in pairs.items():
-        frame = frame[frame["centre_label"] == "reject"].assign(target=target)
+    for system, frame in pairs.items():
+        frame = frame[frame["centre_label"] == "reject"].assign(system=system)
         frame["jaccard"] = content_word_overlaps(
             corpus, frame["centre_id"], frame["neighbour_id"]
         )
-        for reading, ci in CI_COLUMNS.items():
-            score = signals.score_pairs(frame, weights, reading)
+        for interpretation, ci in CI_COLUMNS.items():
+            score = signals.score_pairs(frame, weights, interpretation)
             below = (score.rank(method="min") - 1) / len(frame)
             frame[ci.replace("ci", "score")], frame[ci.replace("ci", "share_below")] = (
                 score,
@@ -546,7 +550,7 @@ def lowest_scored_pairs(
             )
         )
     rows = pd.concat(frames, ignore_index=True)
-    made = {"target": rows["target"]}
+    made = {"system": rows["system"]}
     for side, ids in (
         ("rejected", rows["centre_id"]),
         ("accepted", rows["neighbour_id"]),
@@ -606,7 +610,7 @@ def ci_covariates(
         jaccard=content_word_overlaps(corpus, near["centre_id"], near["neighbour_id"])
     )
     means = near.groupby("centre_id")[
-        ["jaccard", "drift", "prob_shift", *PPL_READINGS.values()]
+        ["jaccard", "drift", "prob_shift", *PPL_INTERPRETATIONS.values()]
     ].mean()
     own = corpus.set_index("prompt_id")[["risk"]].assign(
         length=signals.trace_lengths(traces)
@@ -631,18 +635,18 @@ def ci_covariates(
 def correlate_ci(
     frames: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap
 ) -> Table:
-    """Correlate CI(r) with each covariate and each signal over each target's rejections
+    """Correlate CI(r) with each covariate and each signal over each system's rejections
     (`ci_covariates`).
 
-    Columns: target, reading, covariate, n (rejections in which it is defined), few (n <
+    Columns: system, reading, covariate, n (rejections in which it is defined), few (n <
     30), Pearson's r and Spearman's rho with intervals; that of rho resamples the ranks
     of the full sample (ours). The row `similarity` is Fig. 3's.
     """
     rows = []
-    for target, frame in frames.items():
-        for reading, ci in CI_COLUMNS.items():
+    for system, frame in frames.items():
+        for interpretation, ci in CI_COLUMNS.items():
             for name in (*COVARIATE_TITLES, *SIGNAL_TITLES):
-                column = PPL_READINGS[reading] if name == "ppl" else name
+                column = PPL_INTERPRETATIONS[interpretation] if name == "ppl" else name
                 known = frame[frame[column].notna()]
                 sides = (known, known[[column, ci]].rank())
                 r, rho = (
@@ -650,15 +654,15 @@ def correlate_ci(
                     for some in sides
                 )
                 row = {
-                    "target": target,
-                    "reading": reading,
+                    "system": system,
+                    "interpretation": interpretation,
                     "covariate": name,
                     "n": len(known),
                 }
                 rows.append(
                     row
                     | {
-                        "few": len(known) < MIN_REFUSALS,
+                        "too_few": len(known) < MIN_REFUSALS,
                         **to_columns({"r": r, "rho": rho}),
                     }
                 )

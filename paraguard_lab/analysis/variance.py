@@ -20,7 +20,7 @@ VARIANCE_PARTS = (
     "meaning",
     "style",
     "wording",
-    "dice",
+    "chance",
 )  # wording is what style does not explain, dice is chance
 
 
@@ -82,17 +82,17 @@ def style_residuals(
 
 
 def split_variance(
-    target: str,
+    system: str,
     corpus: Corpus,
     labels: Labels,
     features: pd.DataFrame,
     clusters: ClusterBootstrap,
 ) -> dict[str, object]:
-    """Split the variance of a target's greedy decisions into meaning, style and other
+    """Split the variance of a system's greedy decisions into meaning, style and other
     wording.
 
     Corpus, labels and features (from `style_features`) have the same order. Columns:
-    target, decoding ("greedy"), n (scored prompts), few
+    system, decoding ("greedy"), n (scored prompts), few
     (`disagreement.too_few_for_disagreement`); with intervals meaning, style, wording
     and dice (0), shares that sum to 1; r2, the out-of-fold share of the wording that
     style explains: style is 0 below 0.
@@ -113,15 +113,15 @@ def split_variance(
         "meaning": Estimate(1 - ratio[0], 1 - ratio[2], 1 - ratio[1], 1 - ratio.draws),
         "style": Estimate.percentile(own * ratio[0], share * ratio.draws),
         "wording": Estimate.percentile((1 - own) * ratio[0], (1 - share) * ratio.draws),
-        "dice": (0.0, np.nan, np.nan),
+        "chance": (0.0, np.nan, np.nan),
         "r2": explained,
     }
-    few = disagreement.too_few_for_disagreement(decided)
+    too_few = disagreement.too_few_for_disagreement(decided)
     return {
-        "target": target,
+        "system": system,
         "decoding": "greedy",
         "n": len(ids),
-        "few": few,
+        "too_few": too_few,
         **to_columns(found),
     }
 
@@ -131,7 +131,7 @@ HOT = "drawn at 1.0"
 
 
 def split_sampled_variance(
-    target: str,
+    system: str,
     corpus: Corpus,
     samples: pd.DataFrame,
     features: pd.DataFrame,
@@ -179,12 +179,12 @@ def split_sampled_variance(
         found[name] = clusters.estimate(
             lambda *totals, of=name: _drawn_shares(*totals)[of], *sums
         )
-    few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS_EACH)
+    too_few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS_EACH)
     return {
-        "target": target,
+        "system": system,
         "decoding": decoding,
         "n": int(m.sum()),
-        "few": few,
+        "too_few": too_few,
         **to_columns(found),
     }
 
@@ -199,7 +199,7 @@ def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
     found = {"meaning": 1 - within / between, "style": by_style / between}
     return found | {
         "wording": (within - same - by_style) / between,
-        "dice": same / between,
+        "chance": same / between,
         "r2": explained,
     }
 
@@ -211,8 +211,8 @@ def tabulate_variance(
     features: Mapping[str, pd.DataFrame],
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Split the variance of every target's greedy decisions, then of those drawn:
-    `samples` by decoding and target.
+    """Split the variance of every system's greedy decisions, then of those drawn:
+    `samples` by decoding and system.
     """
     greedy = [
         split_variance(name, corpus, own, features[name], clusters)
@@ -231,12 +231,12 @@ def tabulate_variance(
 
 
 def compare_with_majority(
-    target: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus
+    system: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus
 ) -> dict[str, object]:
     """Compare the decisions on greedy answers (`labels`) with the majority of those on
     sampled answers.
 
-    Columns: target; n, the prompts with a greedy decision and a majority of two draws
+    Columns: system; n, the prompts with a greedy decision and a majority of two draws
     or more; with intervals other, the share in which the two differ, and unanimous, the
     share of prompts whose draws are all decided alike.
     """
@@ -256,7 +256,7 @@ def compare_with_majority(
         "other": clusters.share(ids[clear], differs[clear]),
         "unanimous": unanimous,
     }
-    return {"target": target, "n": int(clear.sum()), **to_columns(found)}
+    return {"system": system, "n": int(clear.sum()), **to_columns(found)}
 
 
 INSTRUCTION_PARTS = (
@@ -281,7 +281,7 @@ def split_instruction_variance(
     `labels`, in corpus order, are by instruction: what stands before a hyphen is its
     idea (safety, safety-2, strict). Prompts without a decision under one of them are
     left out. The wordings are taken as given: intervals are over meanings only.
-    Columns: target (the model); n (prompts); few, as in `split_variance`, for one
+    Columns: system (the model); n (prompts); few, as in `split_variance`, for one
     instruction or more; with intervals `INSTRUCTION_PARTS`, shares that sum to 1, and
     interaction_minus_wording and idea_minus_wording. A part of a resample, and of
     little data, may lie below 0: it is made of products of different prompts'
@@ -316,11 +316,11 @@ def split_instruction_variance(
     }
     found["interaction_minus_wording"] = found["wording_request"] - found["wording"]
     found["idea_minus_wording"] = found["idea"] - found["wording"]
-    few = any(
+    too_few = any(
         disagreement.too_few_for_disagreement(disagreement.count_decisions(column, ids))
         for column in y.T
     )
-    return {"target": model, "n": len(ids), "few": few, **to_columns(found)}
+    return {"system": model, "n": len(ids), "too_few": too_few, **to_columns(found)}
 
 
 def tabulate_instructions(
@@ -351,11 +351,11 @@ def tabulate_instructions(
         ]
     )
     shared = wording.wording_tables(corpus, every, clusters)[0].filter(
-        regex="^(target|few|dr_near|dr_free|difference)"
+        regex="^(system|few|dr_near|dr_free|difference)"
     )
     return {
         "instructions": pd.DataFrame(parts),
-        "instruction_wordings": rates.merge(shared, on="target"),
+        "instruction_wordings": rates.merge(shared, on="system"),
     }
 
 

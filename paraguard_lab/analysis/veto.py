@@ -18,7 +18,7 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.guards import panel
-from paraguard_utils.labels import labelling, targets
+from paraguard_utils.labels import labelling, systems
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, select_prompts
 from paraguard_utils.settings import Settings
 from paraguard_utils.stores import Store
@@ -56,17 +56,17 @@ def veto_scores(
 
 
 def count_reasked(
-    target: str, prompts: str, labels: Labels, again: pd.DataFrame
+    system: str, prompts: str, labels: Labels, again: pd.DataFrame
 ) -> dict[str, object]:
-    """Count what a target rejects of some prompts, how much of it could be reworded,
+    """Count what a system rejects of some prompts, how much of it could be reworded,
     and what asking again costs.
 
-    `again` is as in `veto_scores`. Columns: target, prompts, n_reject, n_reworded,
+    `again` is as in `veto_scores`. Columns: system, prompts, n_reject, n_reworded,
     queries, queries_each (a rejection).
     """
     n, queries = int((labels["label"] == "reject").sum()), int(again["queries"].sum())
     found = {
-        "target": target,
+        "system": system,
         "prompts": prompts,
         "n_reject": n,
         "n_reworded": int((again["queries"] > 0).sum()),
@@ -251,11 +251,11 @@ def veto_table(
     clusters: ClusterBootstrap,
     seed: int = SEED,
 ) -> Table:
-    """Choose each target's threshold on half of the clusters and judge it on the other
+    """Choose each system's threshold on half of the clusters and judge it on the other
     half, for `N_HALVES` halves.
 
-    The benign rows and the twins' rows are by target and score (of `veto_scores`). All
-    benign `clusters` have a twin. Columns: target, score; in the half that judges first
+    The benign rows and the twins' rows are by system and score (of `veto_scores`). All
+    benign `clusters` have a twin. Columns: system, score; in the half that judges first
     n_benign, n_twins, n_reject_benign, n_reject_twins, threshold; with intervals
     gained, lost, lost_random, better; gained_one_more and lost_one_more, where one
     random paraphrase more decides; lost_lowered, the share of twins that a higher
@@ -265,14 +265,14 @@ def veto_table(
     """
     found, choosing = [], draw_halves(len(clusters.codes), seed)
     judging = clusters.codes.index[~choosing[0]]
-    for (target, score), (benign, twins) in frames.items():
+    for (system, score), (benign, twins) in frames.items():
         each = cross_judge_veto(benign, twins, choosing, clusters)
         threshold = float(each["threshold"].iloc[0])
         benign, twins = (
             frame[frame["cluster_id"].isin(judging)] for frame in (benign, twins)
         )
         row: dict[str, object] = {
-            "target": target,
+            "system": system,
             "score": score,
             "n_benign": len(benign),
             "n_twins": len(twins),
@@ -325,20 +325,20 @@ def measure_vetoes(
     settings: Settings,
     reword: Callable[[Corpus], pd.DataFrame],
 ) -> dict[str, Table]:
-    """Judge the vetoes of every target whose labels on both corpora a store has.
+    """Judge the vetoes of every system whose labels on both corpora a store has.
 
     Return tables by name.
 
     `corpora` are the benign clusters that have a twin, and their twins, by name. A live
     store first asks what was rejected in the words of `reword`
     (`corpus.reword.reword_prompts`). The tables are vetoes (`veto_table`), veto_curves
-    (`veto_curve` by target and score) and veto_queries (`count_reasked`, if rejections
+    (`veto_curve` by system and score) and veto_queries (`count_reasked`, if rejections
     are enough).
     """
-    chat, _ = targets.list_targets_to_score(store, settings.corpus, settings)
-    reference = targets.choose_focus(chat, settings.model, settings.reference)
+    chat, _ = systems.list_systems_to_score(store, settings.corpus, settings)
+    reference = systems.choose_focus(chat, settings.model, settings.reference)
     known = {one.name: one for one in map(panel.load_guard, settings.asked_guards())}
-    decided = targets.list_decided_targets(store, corpora, [*chat, *known])
+    decided = systems.list_decided_systems(store, corpora, [*chat, *known])
     guards = {name: known[name] for name in decided if name in known}
     labels, again = {}, {}
     for of, texts in corpora.items():
@@ -391,10 +391,10 @@ def measure_vetoes(
     )
     vetoes = veto_table(frames, clusters, settings.seed)
     curves = [
-        veto_curve(*pair, clusters).assign(target=key[0], score=key[1])
+        veto_curve(*pair, clusters).assign(system=key[0], score=key[1])
         for key, pair in frames.items()
     ]
-    enough = set(vetoes.loc[has_enough_rejections(vetoes), "target"])
+    enough = set(vetoes.loc[has_enough_rejections(vetoes), "system"])
     asked = {
         key: found
         for key, found in again.items()

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.errors import DataError
 
-MAX_MEANINGS, CONFIDENCE = (
+MAX_REQUESTS, CONFIDENCE = (
     0.05,
     0.9,
 )  # share of harmless meanings that may be blocked, and how sure that is
@@ -34,7 +34,7 @@ def choose_promised_cut(
     scores: ArrayLike,
     cluster: ArrayLike,
     *,
-    meanings: float = MAX_MEANINGS,
+    requests: float = MAX_REQUESTS,
     confidence: float = CONFIDENCE,
 ) -> PromisedCut:
     """Choose the lowest cut that blocks at most a share of harmless meanings, whichever
@@ -74,9 +74,9 @@ def choose_promised_cut(
     from scipy.stats import beta, binom  # a second to import
 
     scores = np.asarray(scores, float)
-    if not (0 < meanings < 1 and 0 < confidence < 1):
+    if not (0 < requests < 1 and 0 < confidence < 1):
         raise DataError(
-            f"meanings and confidence lie between 0 and 1, not {meanings} and"
+            f"requests and confidence lie between 0 and 1, not {requests} and"
             f" {confidence}"
         )
     if wrong := np.count_nonzero(~np.isfinite(scores)):
@@ -90,12 +90,12 @@ def choose_promised_cut(
     n = len(largest)
     # So few of n clusters may lie above that this would be rare if the share were
     # `meanings`.
-    rare = binom.cdf(np.arange(n), n, meanings) <= 1 - confidence
+    rare = binom.cdf(np.arange(n), n, requests) <= 1 - confidence
     if not rare.any():
-        needed = int(np.ceil(np.log(1 - confidence) / np.log1p(-meanings)))
+        needed = int(np.ceil(np.log(1 - confidence) / np.log1p(-requests)))
         raise DataError(
-            f"{n} harmless clusters are too few to promise that at most {meanings:.3g}"
-            f" of meanings are blocked, with confidence {confidence:.3g}: {needed} are"
+            f"{n} harmless clusters are too few to promise that at most {requests:.3g}"
+            f" of requests are blocked, with confidence {confidence:.3g}: {needed} are"
             " needed"
         )
     above = float(largest[rare.sum() - 1])

@@ -136,7 +136,7 @@ def read_xstest(name: str) -> pd.DataFrame:
 
 
 def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
-    """Read XSTest's prompts of one label, `unsafe` or `safe`, to ask targets: an
+    """Read XSTest's prompts of one label, `unsafe` or `safe`, to ask systems: an
     outside check of what they refuse.
 
     No text of theirs is kept: a row is known by its number in the file. Returns

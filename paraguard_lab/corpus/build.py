@@ -78,7 +78,7 @@ def build_corpus(
     complete = 0
     bar = tqdm(total=wanted, desc="clusters", unit="cluster")
     with (
-        stores.Parts(store.target_path("corpus", name), "judged", digest) as parts,
+        stores.Parts(store.output_path("corpus", name), "judged", digest) as parts,
         bar,
     ):
         there = {rows["inputs"].iloc[0]: rows for rows in parts.read()}

@@ -222,7 +222,7 @@ def _options(
     noun inflected.
     """
     options: _Replacements = {}
-    for pos, form, term in _readings(i, length, lowered, tags):
+    for pos, form, term in _annotations(i, length, lowered, tags):
         for replacement, kind in _lexicon().get((pos, term), ()):
             parts = replacement.split(" ")
             if form:
@@ -235,7 +235,7 @@ def _options(
     return options
 
 
-def _readings(
+def _annotations(
     i: int, length: int, lowered: list[str], tags: list[str]
 ) -> list[tuple[str, str, str]]:
     """List part of speech, inflection and dictionary form under which the tokens may
@@ -246,7 +246,7 @@ def _readings(
         tags[j] if j < len(tags) else "" for j in (i, i + length - 1, i + length)
     )
     whole = " ".join(span)
-    readings = [("phrase", "", whole)]
+    annotations = [("phrase", "", whole)]
     form = _verb_form(i, lowered, tag)
     if (
         form in ("VBD", "VBN")
@@ -256,7 +256,9 @@ def _readings(
         # "on supervised release": an adjective, whose substitutes are not the verb's
         form = ""
     if form:
-        readings.append(("verb", form, " ".join([_lemma(span[0], "VERB"), *span[1:]])))
+        annotations.append(
+            ("verb", form, " ".join([_lemma(span[0], "VERB"), *span[1:]]))
+        )
     is_head = not after_tag.startswith("NN") and after_tag != "POS"
     if (
         last_tag.startswith("NN")
@@ -265,14 +267,14 @@ def _readings(
         and before not in _BEFORE_VERB
     ):
         lemma = _lemma(span[-1], "NOUN")
-        readings.append(
+        annotations.append(
             ("noun", "" if lemma == span[-1] else "NNS", " ".join([*span[:-1], lemma]))
         )
     if tag.startswith("JJ") and not form:
-        readings.append(("adjective", "", whole))
+        annotations.append(("adjective", "", whole))
     if tag.startswith("RB"):
-        readings.append(("adverb", "", whole))
-    return readings
+        annotations.append(("adverb", "", whole))
+    return annotations
 
 
 def _verb_form(i: int, lowered: list[str], tag: str) -> str:

@@ -142,7 +142,7 @@ class Authors:
         if len(passing):
             print(
                 fidelity.write_audit_sheet(
-                    store.target_path("tables", "writer_audit"), seeds, passing, meta
+                    store.output_path("tables", "writer_audit"), seeds, passing, meta
                 )
             )
 

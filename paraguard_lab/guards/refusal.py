@@ -152,18 +152,18 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
         name, {"kind": "refusal", "model": model, "axis": "harm", **known}
     )
     (of, corpus), (_, twins) = corpora.items()
-    targets = trace_store.find_targets(store, of, entry.model)
-    target = next((one for one in targets if one.endswith("--none")), "")
+    systems = trace_store.find_systems(store, of, entry.model)
+    system = next((one for one in systems if one.endswith("--none")), "")
     if not all(
-        store.has("traces", one, target) for one, texts in corpora.items() if len(texts)
+        store.has("traces", one, system) for one, texts in corpora.items() if len(texts)
     ):
         raise Missing(
             f"{name}: the {store.name} store lacks answers of {entry.model} without a"
             f" system prompt; run: paraguard run 02 --store {store.name} --model"
-            f" {entry.model} -p wrappers='[none]'"
+            f" {entry.model} -p system prompts='[none]'"
         )
     every = [
-        trace_store.read_traces(store, one, texts, target)
+        trace_store.read_traces(store, one, texts, system)
         for one, texts in corpora.items()
         if len(texts)
     ]
@@ -176,7 +176,7 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
             f"{name}: its server told no probabilities of first tokens; use one that"
             " does, or weights"
         )
-    own = store.read("labels", of, target).set_index("prompt_id")["label"]
+    own = store.read("labels", of, system).set_index("prompt_id")["label"]
     labels = pd.DataFrame(
         {"prompt_id": prompts["prompt_id"], "label": prompts["prompt_id"].map(own)}
     )
@@ -202,7 +202,7 @@ def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
             )
         return np.array([by_text.get(text, np.nan) for text in texts])
 
-    weights = stores.read_meta(store.path("traces", of, target))["weights_id"]
+    weights = stores.read_meta(store.path("traces", of, system))["weights_id"]
     version = f"{weights[:12]}-{stores.frame_hash(labels[teaches])[:12]}"
     about = entry.described | {
         "threshold": choose_by_share(scores[teaches], entry.rejects)

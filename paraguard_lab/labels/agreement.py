@@ -247,9 +247,9 @@ def compare_labellers(
 ) -> Table:
     """Compare the labels with another labeller's on every answer.
 
-    Both are by target, in corpus order.
+    Both are by system, in corpus order.
 
-    Columns: target, n (both decide), reject, other_rejects, both_reject, unparsed (by
+    Columns: system, n (both decide), reject, other_rejects, both_reject, unparsed (by
     the other), kappa with interval.
     """
     lines = []
@@ -261,7 +261,7 @@ def compare_labellers(
         rejected, other_rejects = usual[read] == "reject", other[read] == "reject"
         lines.append(
             {
-                "target": name,
+                "system": name,
                 "n": read.sum(),
                 "reject": rejected.sum(),
                 "other_rejects": other_rejects.sum(),

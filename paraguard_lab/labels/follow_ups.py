@@ -1,4 +1,4 @@
-"""Ask the targets again: at a temperature, for longer answers, and in other words
+"""Ask the systems again: at a temperature, for longer answers, and in other words
 (`docs/method.md` says why).
 """
 
@@ -25,7 +25,7 @@ N_DRAWS, SAMPLING_TEMPERATURES = (
         1.0,
     ),
 )  # answers per prompt at each temperature; the first is the usual one
-SAMPLED_SYSTEM_PROMPT = "safety"  # the wrapper of all samples and rewordings
+SAMPLED_SYSTEM_PROMPT = "safety"  # the system prompt of all samples and rewordings
 LONG_ANSWER_TOKENS = 256  # new tokens of a long answer
 
 
@@ -76,11 +76,11 @@ def ask_samples(
                     temperature=temperature, draw=draw, key=traces["key"].to_numpy()
                 )
             )
-        target = prompting.make_target_name(model.name, SAMPLED_SYSTEM_PROMPT)
+        system = prompting.make_system_name(model.name, SAMPLED_SYSTEM_PROMPT)
         store.write(
             "samples",
             corpus_name,
-            target,
+            system,
             frame=pd.concat(frames, ignore_index=True),
             meta=meta,
         )
@@ -89,14 +89,14 @@ def ask_samples(
 def read_samples(
     store: stores.Store,
     corpus_name: str,
-    targets: Sequence[str],
+    systems: Sequence[str],
     temperature: float = SAMPLING_TEMPERATURES[0],
 ) -> dict[str, pd.DataFrame]:
-    """Read the answers in a store that were drawn at a temperature, by target
+    """Read the answers in a store that were drawn at a temperature, by system
     (`labelling.read_labelled_answers`).
     """
     found = labelling.read_labelled_answers(
-        store, "samples", corpus_name, targets, "draw=60"
+        store, "samples", corpus_name, systems, "draw=60"
     )
     parts = {
         name: own[own["temperature"] == temperature].reset_index(drop=True)
@@ -119,13 +119,13 @@ def ask_other_wordings(
             backends.open_backend(source, settings),
             prompting.Decoding(settings.max_new_tokens),
         )
-        for wrapper in registry.list_other_wordings():
+        for system_prompt in registry.list_other_wordings():
             place = (
                 store,
                 name_remedied(corpus_name, "wordings"),
                 corpus,
                 model,
-                wrapper,
+                system_prompt,
                 decoding,
                 settings.batch,
             )
@@ -135,23 +135,23 @@ def ask_other_wordings(
 
 
 def read_wordings(
-    store: stores.Store, corpus_name: str, targets: Iterable[str]
+    store: stores.Store, corpus_name: str, systems: Iterable[str]
 ) -> dict[str, dict[str, Labels]]:
-    """Return labels, in corpus order, by model of some targets and wording of a system
+    """Return labels, in corpus order, by model of some systems and wording of a system
     prompt, the usual ones first.
 
     A model that was not asked under one of the wordings is left out.
     """
     found: dict[str, dict[str, Labels]] = {}
-    for model in dict.fromkeys(map(prompting.model_of_target, targets)):
+    for model in dict.fromkeys(map(prompting.model_of_system, systems)):
         places = {}
-        for wrapper in registry.list_other_wordings():
-            usual = wrapper.partition("-")[0]
+        for system_prompt in registry.list_other_wordings():
+            usual = system_prompt.partition("-")[0]
             for of, name in (
                 (corpus_name, usual),
-                (name_remedied(corpus_name, "wordings"), wrapper),
+                (name_remedied(corpus_name, "wordings"), system_prompt),
             ):
-                places[name] = ("labels", of, prompting.make_target_name(model, name))
+                places[name] = ("labels", of, prompting.make_system_name(model, name))
         if all(store.has(*place) for place in places.values()):
             found[model] = {
                 name: labelling.read_labels(store, *place[1:])[1]
@@ -168,12 +168,12 @@ def ask_long_answers(
     labels: Mapping[str, Labels],
     settings: Settings,
 ) -> dict[str, pd.DataFrame]:
-    """Return long answers by target: ask for them if `settings.long_answers` gives a
+    """Return long answers by system: ask for them if `settings.long_answers` gives a
     number, then read the store.
 
-    The usual answers (`traces`) and their labels are by target, in corpus order. A
+    The usual answers (`traces`) and their labels are by system, in corpus order. A
     random sample of `long_answers` prompts is asked under `SAMPLED_SYSTEM_PROMPT`, and
-    under every wrapper the accepted paraphrases that `select_cut_answers` names. A
+    under every system prompt the accepted paraphrases that `select_cut_answers` names. A
     corpus that asks for harm is a DataError.
     """
     if settings.long_answers:
@@ -188,11 +188,11 @@ def ask_long_answers(
         )
         for source in backends.resolve_backends(settings):
             model = backends.open_backend(source, settings)
-            for wrapper in settings.wrappers:
-                target = prompting.make_target_name(model.name, wrapper)
-                drawn = sample if wrapper == SAMPLED_SYSTEM_PROMPT else set()
+            for system_prompt in settings.system_prompts:
+                system = prompting.make_system_name(model.name, system_prompt)
+                drawn = sample if system_prompt == SAMPLED_SYSTEM_PROMPT else set()
                 wanted = drawn | select_cut_answers(
-                    corpus, traces[target], labels[target], vectors
+                    corpus, traces[system], labels[system], vectors
                 )
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
@@ -202,7 +202,7 @@ def ask_long_answers(
                     f"{corpus_name}--long",
                     asked,
                     model,
-                    wrapper,
+                    system_prompt,
                     prompting.Decoding(LONG_ANSWER_TOKENS),
                 )
                 frame = trace_store.query_model(*place, settings.batch)
@@ -213,16 +213,16 @@ def ask_long_answers(
                     corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER
                 )
                 meta["max_new_tokens"] = LONG_ANSWER_TOKENS
-                store.write("answers", corpus_name, target, frame=found, meta=meta)
+                store.write("answers", corpus_name, system, frame=found, meta=meta)
     return read_long_answers(store, corpus_name, list(labels))
 
 
 def read_long_answers(
-    store: stores.Store, corpus_name: str, targets: list[str]
+    store: stores.Store, corpus_name: str, systems: list[str]
 ) -> dict[str, pd.DataFrame]:
-    """Read the long answers in a store by target (`labelling.read_labelled_answers`)."""
+    """Read the long answers in a store by system (`labelling.read_labelled_answers`)."""
     return labelling.read_labelled_answers(
-        store, "answers", corpus_name, targets, "long_answers=N"
+        store, "answers", corpus_name, systems, "long_answers=N"
     )
 
 
@@ -232,7 +232,7 @@ def select_cut_answers(
     """Return the ids of accepted prompts whose answer was cut and that are nearest to a
     rejected one of their cluster.
 
-    The frames are one target's, in the same order; `vectors` are sentence vectors.
+    The frames are one system's, in the same order; `vectors` are sentence vectors.
     Degenerate answers are passed over.
     """
     rejected = (labels["label"] == "reject").to_numpy()
@@ -284,10 +284,10 @@ def compare_long_answers(
     labels: Mapping[str, Labels],
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Count, in the random sample of each target's long answers, the labels that the
+    """Count, in the random sample of each system's long answers, the labels that the
     usual cut changes.
 
-    Columns: target, n, continued (the long answer begins with the usual one),
+    Columns: system, n, continued (the long answer begins with the usual one),
     accept_to_reject (by the long answer), declined_later (accepted, but they decline
     the request after their opening), changed with its interval.
     """
@@ -301,7 +301,7 @@ def compare_long_answers(
         usual, whole = short["label"].to_numpy(), frame["label"].to_numpy()
         ids = frame["prompt_id"].str.rpartition("-")[0]  # of the clusters
         lines.append(
-            {"target": name, "n": len(frame)}
+            {"system": name, "n": len(frame)}
             | {
                 "continued": sum(
                     isinstance(long, str) and long.startswith(text)
@@ -330,10 +330,10 @@ def reask_models(
     them, and asking resumes. A model without labels is left out.
     """
     for source in backends.resolve_backends(settings):
-        target = prompting.make_target_name(source.name, SAMPLED_SYSTEM_PROMPT)
+        system = prompting.make_system_name(source.name, SAMPLED_SYSTEM_PROMPT)
         rows = (
-            _of_rejected(rewordings, labels[target])
-            if target in labels
+            _of_rejected(rewordings, labels[system])
+            if system in labels
             else rewordings.head(0)
         )
         if len(rows):
@@ -379,24 +379,24 @@ def reask_guards(
 
 
 def read_reasked_decisions(
-    store: stores.Store, corpus_name: str, corpus: Corpus, target: str, labels: Labels
+    store: stores.Store, corpus_name: str, corpus: Corpus, system: str, labels: Labels
 ) -> pd.DataFrame | None:
-    """Read how a target decides the rewordings of each prompt that it rejects.
+    """Read how a system decides the rewordings of each prompt that it rejects.
 
     None if it was not asked.
 
     Corpus and labels are in the same order, and so are the rows returned: isolation,
     the share of a prompt's rewordings that are accepted, in [0, 1], NaN for accepted
     prompts and without a decided rewording; and queries, their number. Rewordings of
-    other prompts than the target rejects are a DataError.
+    other prompts than the system rejects are a DataError.
     """
     name = name_reworded(corpus_name)
-    if not store.has("labels", name, target):
+    if not store.has("labels", name, system):
         return None
-    again = labelling.read_decisions(store, name, target)
+    again = labelling.read_decisions(store, name, system)
     of = original_ids(again["prompt_id"])
     if not of.isin(corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]).all():
-        where = paths.display_path(store.path("labels", name, target))
+        where = paths.display_path(store.path("labels", name, system))
         raise DataError(
             f"{where}: of other rejections than the store holds; run 07_remedies with a"
             " live store"

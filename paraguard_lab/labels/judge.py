@@ -1,4 +1,4 @@
-"""A second labeller: any model judges openings of answers by the wrapper `judge`
+"""A second labeller: any model judges openings of answers by the system prompt `judge`
 (`docs/method.md`, Labels).
 """
 

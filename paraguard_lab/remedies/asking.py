@@ -42,7 +42,7 @@ def ask_remedied(
     problem = _problem(base, folder, parameters, texts)
     if problem and not base.store.recorded and texts is not None:
         withheld = labelling.label_in_memory(texts, numbers)
-        how = (base.wrapper, base.decoding, base.settings.batch)
+        how = (base.system_prompt, base.decoding, base.settings.batch)
         trace_store.query_model(
             base.store, folder, texts, respondent(), *how, withheld=withheld
         )
@@ -107,11 +107,11 @@ class RemediedModel(LocalBackend):
             state,
         )
 
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
+    def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
         own, reader = self.parameters, self.reader
-        prefix, suffix = prompting.render_wrapper(
-            reader.tokenizer, own.get("text", wrapper_text), own.get("turns", ())
+        prefix, suffix = prompting.render_system_prompt(
+            reader.tokenizer, own.get("text", system_prompt_text), own.get("turns", ())
         )
         around = (prefix + own.get("before", ""), own.get("after", "") + suffix)
         weights_id = (

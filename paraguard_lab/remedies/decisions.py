@@ -16,7 +16,7 @@ from paraguard_lab.remedies.splits import SPLIT_NUMBERS, Splits
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
-from paraguard_utils.labels import targets as chat_targets
+from paraguard_utils.labels import systems as chat_systems
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings, name_remedied
@@ -38,9 +38,9 @@ def find_untouched_systems(
     file, if there are none.
     """
     if settings.model:
-        names = trace_store.find_targets(store, next(iter(corpora)), settings.model)
+        names = trace_store.find_systems(store, next(iter(corpora)), settings.model)
     else:
-        names = list(registry.published_targets("chat").index)
+        names = list(registry.published_systems("chat").index)
     names = [name for name in names if name.endswith(f"--{SAMPLED_SYSTEM_PROMPT}")]
     if not names:
         raise Missing(
@@ -48,7 +48,7 @@ def find_untouched_systems(
             f" {SAMPLED_SYSTEM_PROMPT}; run 02_querying with model={settings.model}"
             " first"
         )
-    found = chat_targets.list_decided_targets(store, corpora, names)
+    found = chat_systems.list_decided_systems(store, corpora, names)
     return {name: UntouchedSystem(store, name, corpora, settings) for name in found}
 
 
@@ -101,10 +101,10 @@ def decide_test_split(
         name: remedy.apply(base, fold.train, fold.validation)
         for name, remedy in remedies.items()
     }
-    for name, target in {UNTOUCHED: without_remedy(base), **made}.items():
+    for name, system in {UNTOUCHED: without_remedy(base), **made}.items():
         try:
             own = {
-                of: target.decide(of, prompts)
+                of: system.decide(of, prompts)
                 for of, prompts in zip(base.corpora, fold.test, strict=True)
             }
         except Missing as error:
@@ -119,7 +119,7 @@ def decide_test_split(
                 with contextlib.suppress(
                     Missing
                 ):  # asking needs XSTest's file, and it has no traces
-                    own[of] = target.decide(of, (outside or {}).get(of))
+                    own[of] = system.decide(of, (outside or {}).get(of))
         found[name] = own
     return found
 
@@ -145,7 +145,7 @@ def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:
 
 
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return what remedies learned or chose: target, remedy, third (test split), what,
+    """Return what remedies learned or chose: system, remedy, third (test split), what,
     epoch (of a loss), value.
     """
     rows = []
@@ -167,12 +167,12 @@ def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
                 elif isinstance(value, int | float):
                     rows.append((*about, what, None, value))
     return pd.DataFrame(
-        rows, columns=["target", "remedy", "third", "what", "epoch", "value"]
+        rows, columns=["system", "remedy", "third", "what", "epoch", "value"]
     )
 
 
 def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return times of asking, shared ones once: target, remedy, asked (prompts),
+    """Return times of asking, shared ones once: system, remedy, asked (prompts),
     minutes_training, minutes.
     """
     rows, seen = [], set()
@@ -198,5 +198,5 @@ def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
                 )
             )
     return pd.DataFrame(
-        rows, columns=["target", "remedy", "asked", "minutes_training", "minutes"]
+        rows, columns=["system", "remedy", "asked", "minutes_training", "minutes"]
     )

@@ -196,8 +196,8 @@ class RemedyEffects:
         """Return one row a remedy, the untouched system first, and the estimates by
         remedy, for differences.
 
-        Columns: target, remedy, kind, role, source, n_clusters, n_scored, n_reject,
-        n_twins, few_dr, queries, few_change; `_detectable` of frr, dr and twins; over_p
+        Columns: system, remedy, kind, role, source, n_clusters, n_scored, n_reject,
+        n_twins, too_few_for_dr, queries, too_few_for_change; `_detectable` of frr, dr and twins; over_p
         (normal); with intervals the `estimate_effects`, `_change` of `CHANGE_MEASURES`
         against the untouched system on the same clusters, over_curve, xstest_rejected
         and xstest_safe_rejected (with `_n`); pareto. `add_remedy_verdicts` adds the
@@ -222,9 +222,9 @@ class RemedyEffects:
             over = (
                 pool.curve.above(own["frr"], own["twins"]) if pool.curve else undefined
             )
-            few = pool.too_few(benign)
+            too_few = pool.too_few(benign)
             row = {
-                "target": self.base.name,
+                "system": self.base.name,
                 "remedy": name,
                 **{
                     about: getattr(applied.get(name), about, "")
@@ -234,12 +234,12 @@ class RemedyEffects:
                 "n_scored": int(evaluation.is_scored(benign).sum()),
                 "n_reject": int((benign["label"] == "reject").sum()),
                 "n_twins": int(evaluation.is_scored(twins).sum()),
-                "few_dr": few,
+                "too_few_for_dr": too_few,
                 "queries": float(
                     pd.concat([benign["queries"], twins["queries"]]).mean()
                 ),
-                "few_change": (
-                    name != UNTOUCHED and (few or pool.too_few(pool.untouched))
+                "too_few_for_change": (
+                    name != UNTOUCHED and (too_few or pool.too_few(pool.untouched))
                 ),
                 **{
                     f"{one}_detectable": (
@@ -259,7 +259,7 @@ class RemedyEffects:
         return frame.assign(pareto=find_pareto_front(frame)), found
 
     def drawn(self) -> Table:
-        """Return the threshold curve over all splits: threshold, frr, twins, target.
+        """Return the threshold curve over all splits: threshold, frr, twins, system.
 
         Without p(refuse), no rows.
         """
@@ -269,13 +269,13 @@ class RemedyEffects:
             if curve
             else pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
         )
-        return found.assign(target=self.base.name)
+        return found.assign(system=self.base.name)
 
     def by_part(self, names: Sequence[str]) -> Table:
         """Return changes on the categories that nothing was learned on, and on the
         others of the same split.
 
-        Columns: target, remedy (of `names`), part (held out, seen), n_benign; with
+        Columns: system, remedy (of `names`), part (held out, seen), n_benign; with
         intervals frr_change, dr_change, twins_change.
         """
         fold, decisions, rows = self.folds[-1], self.crossed[-1], []
@@ -308,7 +308,7 @@ class RemedyEffects:
             alone = own.pop(UNTOUCHED)
             for name, one in own.items():
                 about = {
-                    "target": self.base.name,
+                    "system": self.base.name,
                     "remedy": name,
                     "part": part,
                     "n_benign": len(prompts.benign),
@@ -410,10 +410,12 @@ def add_remedy_verdicts(frame: Table) -> Table:
             else _side(low, high, "lost", "more")
         )
         sure = row["over_p_holm"] < CURVE_LEVEL
-        over = "open" if not sure else "better" if row["over_curve"] > 0 else "worse"
+        over = (
+            "undecided" if not sure else "better" if row["over_curve"] > 0 else "worse"
+        )
         dr = (
-            "few"
-            if row["few_change"]
+            "too_few"
+            if row["too_few_for_change"]
             else _side(row["dr_change_low"], row["dr_change_high"], "lower", "higher")
         )
         found = {
@@ -426,7 +428,7 @@ def add_remedy_verdicts(frame: Table) -> Table:
 
 
 def _side(low: float, high: float, below: str, above: str) -> str:
-    return below if high < 0 else above if low > 0 else "open"
+    return below if high < 0 else above if low > 0 else "undecided"
 
 
 def average_estimates(found: list[Estimate]) -> Estimate:
@@ -444,20 +446,25 @@ def compare_with_control(
     controls; seeds are averaged.
 
     `table` and `found` are from `RemedyEffects.table`, of all systems; `found` by
-    system and remedy. Columns: target, remedy (tuned - control), few_dr (of one of
+    system and remedy. Columns: system, remedy (tuned - control), too_few_for_dr (of one of
     them), dr with its interval.
     """
     made = []
-    for target, own in found.items():
+    for system, own in found.items():
         tuned, control = (
             [own[name]["dr"] for name in own if name.startswith(kind)]
             for kind in ("tuned-", "control-")
         )
         if tuned and control:
-            few = table.loc[
-                (table["target"] == target) & (table["kind"] == "tuning"), "few_dr"
+            too_few = table.loc[
+                (table["system"] == system) & (table["kind"] == "tuning"),
+                "too_few_for_dr",
             ].any()
-            about = {"target": target, "remedy": "tuned - control", "few_dr": few}
+            about = {
+                "system": system,
+                "remedy": "tuned - control",
+                "too_few_for_dr": too_few,
+            }
             made.append(
                 about
                 | to_columns(

@@ -15,21 +15,21 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
 
 
 def make_tuning_examples(
-    target: str,
+    system: str,
     corpus: Corpus,
     traces: Traces,
     labels: Labels,
     pairs: Pairs,
     longer: pd.DataFrame | None,
-    wrapper: str,
+    system_prompt: str,
 ) -> list[dict]:
     """Make chat examples that pair a rejected phrasing with the model's own answer to
     an accepted one.
 
     Nobody has judged whether an answer is right. Corpus, traces and labels have rows in
-    the same order; `longer` are long answers (`labels.follow_ups`), and `wrapper` is
+    the same order; `longer` are long answers (`labels.follow_ups`), and `system_prompt` is
     the text of the system prompt, "" for none. Returns one example for each rejected
-    prompt with a fit answer in its cluster, in corpus order: messages, target,
+    prompt with a fit answer in its cluster, in corpus order: messages, system,
     cluster_id, prompt_id, answered_as (the id of the accepted prompt, the most similar
     one). Raises DataError if the corpus asks for harm.
     """
@@ -45,7 +45,7 @@ def make_tuning_examples(
     )
     rows = rows.assign(answer=rows["neighbour_id"].map(answers)).set_index("centre_id")
     rows = rows.loc[[name for name in prompts.index if name in rows.index]]
-    system = [{"role": "system", "content": wrapper}] if wrapper else []
+    opening = [{"role": "system", "content": system_prompt}] if system_prompt else []
     made = []
     for row in rows.itertuples():
         own = prompts.loc[row.Index]
@@ -54,12 +54,12 @@ def make_tuning_examples(
             {"role": "assistant", "content": row.answer},
         ]
         about = {
-            "target": target,
+            "system": system,
             "cluster_id": own["cluster_id"],
             "prompt_id": row.Index,
         }
         made.append(
-            {"messages": [*system, *said], **about, "answered_as": row.neighbour_id}
+            {"messages": [*opening, *said], **about, "answered_as": row.neighbour_id}
         )
     return made
 
@@ -85,16 +85,16 @@ def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
 def count_tuning_examples(
     examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]
 ) -> Table:
-    """Count, by target, rejections with an accepted paraphrase, examples and their
+    """Count, by system, rejections with an accepted paraphrase, examples and their
     clusters.
     """
     rows = []
-    for target, made in examples.items():
-        own = pairs[target].query("same_cluster and centre_label == 'reject'")
+    for system, made in examples.items():
+        own = pairs[system].query("same_cluster and centre_label == 'reject'")
         counts = {"rejections": own["centre_id"].nunique(), "examples": len(made)}
         rows.append(
             {
-                "target": target,
+                "system": system,
                 **counts,
                 "clusters": len({row["cluster_id"] for row in made}),
             }

@@ -10,7 +10,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.registry import read_wrapper
+from paraguard_utils.registry import read_system_prompt
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Settings, name_remedied
 from paraguard_utils.stores import Store, read_meta
@@ -34,7 +34,7 @@ class UntouchedSystem:
             dict(corpora),
             settings,
         )
-        self.wrapper = name.rpartition("--")[2]
+        self.system_prompt = name.rpartition("--")[2]
         self.decoding = prompting.Decoding(settings.max_new_tokens)
         self.third = 0
         self._loaded: list[LocalBackend] = []
@@ -64,37 +64,39 @@ class UntouchedSystem:
         found = self._labels[of]
         return found if prompts is None else select_prompts(found, prompts)
 
-    def traces(self, of: str, prompts: Corpus | None, wrapper: str = "") -> Traces:
-        """Return the model's traces, by default under its own wrapper.
+    def traces(
+        self, of: str, prompts: Corpus | None, system_prompt: str = ""
+    ) -> Traces:
+        """Return the model's traces, by default under its own system prompt.
 
         Missing if it lacks prompts or probabilities.
         """
-        wrapper = wrapper or self.wrapper
+        system_prompt = system_prompt or self.system_prompt
         if of not in self.corpora or prompts is None:
             raise Missing(
                 f"no traces of {of} are kept, without which nothing can be decided"
                 " on it"
             )
-        if (of, wrapper) not in self._traces:
-            target = prompting.make_target_name(
-                prompting.model_of_target(self.name), wrapper
+        if (of, system_prompt) not in self._traces:
+            system = prompting.make_system_name(
+                prompting.model_of_system(self.name), system_prompt
             )
-            found = trace_store.read_traces(self.store, of, self.corpora[of], target)
+            found = trace_store.read_traces(self.store, of, self.corpora[of], system)
             untold = int((found["next_ids"].map(len) == 0).sum())
             if untold:
                 raise Missing(
                     f"{untold} of {len(found)} prompts of {of} have no next-token"
                     " probabilities"
                 )
-            self._traces[of, wrapper] = found
-        return select_prompts(self._traces[of, wrapper], prompts)
+            self._traces[of, system_prompt] = found
+        return select_prompts(self._traces[of, system_prompt], prompts)
 
     @property
     def local(self) -> LocalBackend:
         """The loaded model. Raises Missing for a model behind a server, since only its
         answers can be changed.
         """
-        if prompting.is_served_target(self.name):
+        if prompting.is_served_system(self.name):
             raise Missing(
                 f"{self.name} is behind a server; remedies that ask need the model's"
                 " weights here"
@@ -106,7 +108,7 @@ class UntouchedSystem:
     @property
     def context(self) -> prompting.PromptContext:
         """What decides the loaded model's answers beside the user's words."""
-        return self.local.context(read_wrapper(self.wrapper), self.decoding)
+        return self.local.context(read_system_prompt(self.system_prompt), self.decoding)
 
     def load(self, packed: bool) -> loading.LoadedModel:
         """Load a new copy of the model, by the parameter `model` that named it when it

@@ -15,12 +15,12 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import PromptContext
-from paraguard_utils.registry import read_wrapper
+from paraguard_utils.registry import read_system_prompt
 from paraguard_utils.schemas import Corpus, Table
 
 UTILITY_TABLE = "remedy_utility"
 UTILITY_COLUMNS = [
-    "target",
+    "system",
     "remedy",
     *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0))),
 ]
@@ -50,7 +50,7 @@ def measure_utility(
     """Compare remedied models with the untouched one on everyday requests, and on its
     own answers.
 
-    `benign` are the test prompts whose answers are read. One row a model: target,
+    `benign` are the test prompts whose answers are read. One row a model: system,
     remedy; with intervals over prompts divergence, in [0, 1], and ppl_ratio, > 0, or
     NaN if the next token does not follow from one prompt.
     """
@@ -63,7 +63,7 @@ def measure_utility(
     made = []
     for name, load in models.items():
         other = load()
-        context = other.context(read_wrapper(base.wrapper), base.decoding)
+        context = other.context(read_system_prompt(base.system_prompt), base.decoding)
         # Half the L1 distance of two distributions; all unlisted tokens count as one.
         moved = [
             float(
@@ -81,7 +81,7 @@ def measure_utility(
         estimates = to_columns(
             {"divergence": divergence, "ppl_ratio": (value, low, high)}
         )
-        made.append({"target": base.name, "remedy": name, **estimates})
+        made.append({"system": base.name, "remedy": name, **estimates})
     return pd.DataFrame(made)
 
 
@@ -136,14 +136,14 @@ def update_utility(
         if kept
         else pd.DataFrame(columns=UTILITY_COLUMNS)
     )
-    there = set(known.loc[known["target"] == base.name, "remedy"])
+    there = set(known.loc[known["system"] == base.name, "remedy"])
     made = {
         name: remedies[name].apply(base, *fold[:2])
         for name in asked
         if name in remedies and name not in there
     }
     models = {
-        name: target.respondent for name, target in made.items() if target.respondent
+        name: system.respondent for name, system in made.items() if system.respondent
     }
     if models:
         known = pd.concat(
@@ -154,6 +154,6 @@ def update_utility(
             "tables",
             UTILITY_TABLE,
             frame=known,
-            meta=base.settings.meta(target=base.name),
+            meta=base.settings.meta(system=base.name),
         )
     return known

@@ -88,11 +88,11 @@ def describe_differences(
 
 
 COMPARED_TABLES = {  # and the columns that identify their rows
-    "table1_targets": ["target", "reading"],
-    "table2_cohorts": ["target", "reading", "bins", "risk", "similarity"],
-    "table3_guards": ["target"],
-    "ci_correlations": ["target", "reading", "covariate"],
-    "sensitivity": ["dimension", "setting", "target"],
+    "table1_systems": ["system", "interpretation"],
+    "table2_cohorts": ["system", "interpretation", "bins", "risk", "similarity"],
+    "table3_guards": ["system"],
+    "ci_correlations": ["system", "interpretation", "covariate"],
+    "sensitivity": ["dimension", "setting", "system"],
 }
 
 
@@ -100,7 +100,7 @@ def compare_with_record(live: stores.Store) -> list[str]:
     """Describe how a live store differs from the record: labels, then tables."""
     recorded = stores.Store(stores.RECORDED)
     lines, equal, total = [], 0, 0
-    known = list(registry.published_targets("chat", "guard", "refusal").index)
+    known = list(registry.published_systems("chat", "guard", "refusal").index)
     asked = [name for name in known if live.has("labels", CORPUS, name)]
     for name in known:
         if name not in asked:
@@ -135,9 +135,9 @@ def compare_with_record(live: stores.Store) -> list[str]:
             store.read("tables", name).drop(columns="store", errors="ignore")
             for store in (recorded, live)
         )
-        old, new = (frame[frame["target"].isin(asked)] for frame in (old, new))
+        old, new = (frame[frame["system"].isin(asked)] for frame in (old, new))
         both = compare_cells(old, new, keys)
-        # A live run asks the default targets for harm under one wrapper, and XSTest
+        # A live run asks the default systems for harm under one system prompt, and XSTest
         # where it is told where that lies.
         unasked = (
             both["column"].str.match("twins|benign_rejected|apart|auc|xstest")

@@ -35,7 +35,7 @@ RECORD_SETS = {
 }
 RECORD_SETS |= {f"twins_{name}": name for name in ("seeds", "candidates", "corpus")}
 """Sections of the card that become record sets, and the schema of their files; where
-there is a file for each target, the target is the first field."""
+there is a file for each system, the system is the first field."""
 
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
@@ -53,7 +53,7 @@ class CardSection(NamedTuple):
     columns: dict[str, str]
 
     def files(self) -> list[Path]:
-        """Return the files that exist, those of the first published target first."""
+        """Return the files that exist, those of the first published system first."""
         found = [
             path
             for pattern in self.patterns
@@ -61,7 +61,7 @@ class CardSection(NamedTuple):
         ]
         return sorted(
             found,
-            key=lambda path: path.stem != registry.published_targets("chat").index[0],
+            key=lambda path: path.stem != registry.published_systems("chat").index[0],
         )
 
 
@@ -164,7 +164,7 @@ def _list_columns() -> dict[str, str]:
             if name not in ends
         ]
         found[
-            re.sub("^confused_refusals_.*", "confused_refusals_TARGET", path.stem)
+            re.sub("^confused_refusals_.*", "confused_refusals_SYSTEM", path.stem)
         ] = ", ".join(listed)
     return found
 
@@ -266,7 +266,7 @@ def format_croissant(markdown: str) -> str:
 def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
     """Return a kind's files with their checksums.
 
-    Where there is one for each target, also their set, which is read.
+    Where there is one for each system, also their set, which is read.
     """
     form = {
         "encodingFormat": (
@@ -312,10 +312,10 @@ def _records(kind: str, section: CardSection) -> dict[str, Any]:
         }
         about: dict[str, Any] = {
             "dataType": "sc:Text",
-            "description": "Which target: the file's name",
+            "description": "Which system: the file's name",
         }
-        fields.append(_field(kind, "target") | about | {"source": origin | named})
-        key.append({"@id": f"{kind}/target"})
+        fields.append(_field(kind, "system") | about | {"source": origin | named})
+        key.append({"@id": f"{kind}/system"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None
     for name, column in SCHEMAS[RECORD_SETS[kind]].columns.items():
         about = _type(column.dtype.type, stored.field(name).type if stored else None)

@@ -17,7 +17,7 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 # Without texts: what each is called, where it comes from, and the notebook that writes
 # that
 NOTEBOOK_TABLES = {
-    "targets": ("table1_targets", "03_scoring"),
+    "systems": ("table1_systems", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
     "predictions": ("predictions", "06_validity"),
@@ -27,7 +27,7 @@ FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "
 
 
 def estimate_by_source(
-    target: str, corpus: Corpus, labels: Labels, seed: int = SEED
+    system: str, corpus: Corpus, labels: Labels, seed: int = SEED
 ) -> Table:
     """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters
     resampled inside it.
@@ -39,14 +39,14 @@ def estimate_by_source(
         rows.append(
             {
                 "source": source,
-                **confusion.rate_row(target, corpus[own], labels[own], clusters),
+                **confusion.rate_row(system, corpus[own], labels[own], clusters),
             }
         )
     return pd.DataFrame(rows)
 
 
 def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
-    """Return the labels of each prompt, a column a target (accept, reject or another
+    """Return the labels of each prompt, a column a system (accept, reject or another
     label), without a text.
 
     Labels are in corpus order. Columns before them: prompt_id (the benchmark, the
@@ -61,10 +61,10 @@ def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
 
 
 def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
-    """Write the tables of a scored corpus that hold no text, as `NAME_targets` and so
+    """Write the tables of a scored corpus that hold no text, as `NAME_systems` and so
     on, and return them.
 
-    02, 03, 04 and 06 must have run on the corpus in this store. `targets` is Table 1,
+    02, 03, 04 and 06 must have run on the corpus in this store. `systems` is Table 1,
     with minutes and most gigabytes of asking; `seed` is that of the intervals by
     benchmark and wording. A table of another corpus is a DataError.
     """
@@ -79,20 +79,20 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
                 f" {run}"
             )
         found[key] = frame.drop(columns="store", errors="ignore")
-    corpus, targets = (
+    corpus, systems = (
         store.read("corpus", name),
-        list(dict.fromkeys(found["targets"]["target"])),
+        list(dict.fromkeys(found["systems"]["system"])),
     )
     costs = [
-        {"target": one} | trace_store.asking_cost(store, name, one, len(corpus))
-        for one in targets
+        {"system": one} | trace_store.asking_cost(store, name, one, len(corpus))
+        for one in systems
     ]
-    found["targets"] = found["targets"].merge(pd.DataFrame(costs), on="target")
+    found["systems"] = found["systems"].merge(pd.DataFrame(costs), on="system")
     read = {
         one: labelling.read_matching_labels(
             store, name, one, store.read("traces", name, one)
         )
-        for one in targets
+        for one in systems
     }
     parts = [
         estimate_by_source(one, corpus, labels, seed) for one, labels in read.items()
@@ -100,11 +100,11 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
     found["sources"] = pd.concat(parts, ignore_index=True)
     guards = [
         one
-        for one in registry.published_targets("guard").index
+        for one in registry.published_systems("guard").index
         if store.has("labels", name, one)
     ]
     labels = {
-        one: labelling.read_decisions(store, name, one) for one in [*targets, *guards]
+        one: labelling.read_decisions(store, name, one) for one in [*systems, *guards]
     }
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
     # The positive control of DR by shared wording is the guard that compares sentence
@@ -113,8 +113,8 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
         corpus, labels, clusters, "harmful-exemplars"
     )
     kinds = (
-        split["target"]
-        .isin(registry.published_targets("guard").index)
+        split["system"]
+        .isin(registry.published_systems("guard").index)
         .map({True: "guard", False: "chat"})
     )
     found["wording"] = split.assign(kind=kinds, n_prompts=len(corpus))

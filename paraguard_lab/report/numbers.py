@@ -29,7 +29,7 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core import estimates, wording, words
 from paraguard_utils.corpus import fidelity, gates
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import readings
+from paraguard_utils.labels import annotations
 from paraguard_utils.models import trace_store
 from paraguard_utils.report import findings, paper, tables
 from paraguard_utils.schemas import Table
@@ -42,7 +42,7 @@ _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
 _EXAMPLE, _MAX_REFUSAL = (
     "qwen2.5-coder-1.5b-instruct-q4_k_m--safety",
     80,
-)  # target; characters of a plain refusal
+)  # system; characters of a plain refusal
 
 
 def fill_numbers(markdown: str, numbers: Table) -> str:
@@ -144,8 +144,10 @@ def _judged(store: stores.Store) -> pd.DataFrame:
     """Return the rows of Table 1, with its floors, that rest on enough rejections and
     mixed clusters.
     """
-    table = store.read("tables", "table1_targets")
-    table = table.merge(store.read("tables", "table1_floors"), on=["target", "reading"])
+    table = store.read("tables", "table1_systems")
+    table = table.merge(
+        store.read("tables", "table1_floors"), on=["system", "interpretation"]
+    )
     return table[~tables.too_few_for_excess(table)]
 
 
@@ -195,30 +197,30 @@ def _quoted(text: str) -> str:
 
 
 def _costs(store: stores.Store) -> pd.DataFrame:
-    """Return the minutes, and the most gigabytes, that asking a target all prompts took
+    """Return the minutes, and the most gigabytes, that asking a system all prompts took
     on the recording machine.
     """
     size, names = (
         len(store.read("corpus", CORPUS)),
-        registry.published_targets("chat").index,
+        registry.published_systems("chat").index,
     )
     return pd.DataFrame(
         [
-            {"target": name} | trace_store.asking_cost(store, CORPUS, name, size)
+            {"system": name} | trace_store.asking_cost(store, CORPUS, name, size)
             for name in names
         ]
     )
 
 
 def _weights(store: stores.Store) -> pd.DataFrame:
-    """Say of each target whether its excess lies above 0 under all weights."""
+    """Say of each system whether its excess lies above 0 under all weights."""
     table = store.read("tables", "sensitivity")
     rows = table[
         (table["dimension"] == "weights") & (table["n"] >= estimates.MIN_REFUSALS)
     ]
     return (
         (rows["excess_low"] > 0)
-        .groupby(rows["target"])
+        .groupby(rows["system"])
         .all()
         .rename("above")
         .reset_index()
@@ -286,11 +288,11 @@ def _writer(store: stores.Store) -> pd.DataFrame:
     )
 
 
-def _readings(store: stores.Store) -> pd.DataFrame:
-    """Count the answers that were read by target and cluster."""
-    read = readings.read_readings()
+def _annotations(store: stores.Store) -> pd.DataFrame:
+    """Count the answers that were read by system and cluster."""
+    read = annotations.read_annotations()
     return (
-        read.groupby(["target", read["prompt_id"].str.rpartition("-")[0]])
+        read.groupby(["system", read["prompt_id"].str.rpartition("-")[0]])
         .size()
         .to_frame("n")
     )
@@ -319,7 +321,7 @@ DERIVED_TABLES: dict[str, Callable[[stores.Store], pd.DataFrame]] = {
     "proxy_predictions": lambda store: predictions.judge_predictions(
         {"proxies": store.read("tables", "proxies")}
     ),
-    "read_clusters": _readings,
+    "read_clusters": _annotations,
     "twin_predictions": lambda store: predictions.judge_predictions(
         {"twins_compared": store.read("tables", "twins_compared")}
     ),

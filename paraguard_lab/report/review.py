@@ -20,13 +20,13 @@ def list_brittle_clusters(
 
     Labels are in corpus order.
 
-    Returns target, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits),
+    Returns system, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits),
     ci (mean CI(r) of its rejections, reading `relative`), accepted and rejected
-    (phrasings, " | " between them, made safe for a spreadsheet). Targets in the order
+    (phrasings, " | " between them, made safe for a spreadsheet). Systems in the order
     given; within one by flip entropy, then ci, then cluster_id.
     """
     columns = [
-        "target",
+        "system",
         "cluster_id",
         "category",
         "n_accepted",
@@ -36,7 +36,7 @@ def list_brittle_clusters(
     ]
     counts = {"rejected": "n_rejected", "entropy": "flip_entropy"}
     category, frames = corpus.groupby("cluster_id")["category"].first(), []
-    for target, own in labels.items():
+    for system, own in labels.items():
         mixed = (
             confusion.describe_flips(corpus, own)
             .query("mixed")
@@ -44,7 +44,7 @@ def list_brittle_clusters(
             .set_index("cluster_id")
         )
         mixed["n_accepted"] = mixed["n"] - mixed["n_rejected"]
-        rejected = scores[target][scores[target]["label"] == "reject"]
+        rejected = scores[system][scores[system]["label"] == "reject"]
         phrasings = (
             corpus["text"]
             .groupby([corpus["cluster_id"], own["label"].to_numpy()])
@@ -58,7 +58,7 @@ def list_brittle_clusters(
             .join(rejected.groupby("cluster_id")["ci"].mean())
             .join(phrasings)
         )
-        mixed = mixed.assign(target=target).reset_index()[[*columns, *phrasings]]
+        mixed = mixed.assign(system=system).reset_index()[[*columns, *phrasings]]
         frames.append(
             mixed.sort_values(
                 ["flip_entropy", "ci", "cluster_id"], ascending=[False, False, True]
@@ -132,12 +132,12 @@ def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.Da
     """List the requests of which a system refuses every wording it has a label for:
     refused, but not confused.
 
-    Returns target, cluster_id, category, rejected (prompts), unlabelled (blocked or
-    unparsed), seed (the first prompt's text, made safe for a spreadsheet); targets in
+    Returns system, cluster_id, category, rejected (prompts), unlabelled (blocked or
+    unparsed), seed (the first prompt's text, made safe for a spreadsheet); systems in
     the order given, clusters in corpus order, as labels are.
     """
     frames = []
-    for target, own in labels.items():
+    for system, own in labels.items():
         label = own["label"].to_numpy()
         table = corpus.assign(
             accepted=label == "accept",
@@ -159,9 +159,9 @@ def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.Da
         )
         unlabelled = table["prompts"] - table["rejected"]
         table = table.assign(
-            target=target, unlabelled=unlabelled, seed=escape_formulas(table["seed"])
+            system=system, unlabelled=unlabelled, seed=escape_formulas(table["seed"])
         )
         frames.append(table.reset_index())
     return pd.concat(frames, ignore_index=True)[
-        ["target", "cluster_id", "category", "rejected", "unlabelled", "seed"]
+        ["system", "cluster_id", "category", "rejected", "unlabelled", "seed"]
     ]

@@ -22,16 +22,16 @@ from paraguard_utils.models import encoder, loading, prompting, weights
 def make_yes_no_guard(
     entry: Mapping[str, Any], notes: GuardNotes
 ) -> tuple[str, GuardScorer]:
-    """Make a guard of a chat model (`model`) that is asked one question, a `wrapper` of
-    `data/wrappers.yaml`.
+    """Make a guard of a chat model (`model`) that is asked one question, a `system_prompt` of
+    `data/system_prompts.yaml`.
 
     The probability is that of "yes" against "no" as the first word of the answer,
     however they are written. It is NaN where neither is among the likeliest tokens
     (`engine.TOP_TOKENS`), or the text contains a control token of the model. An unknown
-    wrapper raises SettingsError.
+    system prompt raises SettingsError.
     """
     name = entry["model"]
-    question = registry.read_wrapper(entry.get("wrapper", "moderation"))
+    question = registry.read_system_prompt(entry.get("instruction", "moderation"))
     packaged = loading.PACKAGED_MODELS.get(
         name
     )  # its digest is known without its package
@@ -56,7 +56,7 @@ def make_yes_no_guard(
         )[askable]
         if asked.empty:
             return found
-        rendered = prompting.render_wrapper(reader, question)
+        rendered = prompting.render_system_prompt(reader, question)
         context = prompting.PromptContext(
             weights_id, model().dtype, *rendered, prompting.Decoding(1)
         )

@@ -37,7 +37,7 @@ def match_guard_entry(
     The name is a hub id or a local folder, of which the last part is compared unless it
     is a hub's snapshot; behind a colon may stand another reading of the same weights.
     """
-    where, _, reading = name.partition(":")
+    where, _, interpretation = name.partition(":")
     folder = Path(where).expanduser()
     own = loading.folder_model_id(folder) if folder.is_dir() else where
     by_last_part = folder.is_dir() and "/" not in own
@@ -46,7 +46,7 @@ def match_guard_entry(
         for pattern in () if hosted and folder.is_dir() else entry.get("match", ()):
             wanted, _, other = pattern.lower().partition(":")
             wanted = wanted.rpartition("/")[2] if by_last_part else wanted
-            if reading == other and fnmatchcase(own.lower(), wanted):
+            if interpretation == other and fnmatchcase(own.lower(), wanted):
                 return entry
     return None
 
@@ -69,7 +69,7 @@ def load_deployed_guard(
     model cannot be loaded, lacks a token or a label that the entry names, or cannot be
     asked.
     """
-    where, _, reading = name.partition(":")
+    where, _, interpretation = name.partition(":")
     entry = formats.parse_guard_entry(name, raw)
     if entry.kind == "refused":
         raise ModelError(f"the guard {name} cannot be asked: {entry.about}")
@@ -111,7 +111,7 @@ def load_deployed_guard(
                 return judges[answers is not None](texts, answers)
 
     shape = hashlib.sha256(f"{entry.shape} {dtype}".encode()).hexdigest()[:8]
-    known_as = entry.name or (f"{own}-{reading}" if reading else own)
+    known_as = entry.name or (f"{own}-{interpretation}" if interpretation else own)
     version = entry.version or f"{weights} {shape}"
     return Guard(
         name=known_as,

@@ -96,7 +96,7 @@ class GuardEntry(_Strict):
     scores: str = ""
     sha256: str = ""
     files: dict[str, str] = {}
-    wrapper: str = ""
+    system_prompt: str = ""
     exemplars: str = ""
     rejects: float = Field(0.05, gt=0, lt=1)
     messages: tuple[ChatMessage, ...] = (

@@ -12,7 +12,7 @@ from inspect_ai.scorer import (
     SampleScore,
     Score,
     Scorer,
-    Target,
+    System,
     Value,
     metric,
     scorer,
@@ -53,7 +53,7 @@ def refused(labeller: str = "") -> Scorer:
     A stop by a provider's filter is a refusal. `labeller` is that of `label_refusals`.
     """
 
-    async def score(state: TaskState, target: Target) -> Score:
+    async def score(state: TaskState, system: System) -> Score:
         said, stop = (
             state.output.completion,
             (state.output.stop_reason if state.output.choices else None),
@@ -79,11 +79,11 @@ def paraguard(
 
     Files as of `requests.read_requests`.
 
-    `instruction` is a system prompt of `data/wrappers.yaml`, such as safety.
+    `instruction` is a system prompt of `data/system_prompts.yaml`, such as safety.
     """
-    system = yaml.safe_load((paths.DATA / "wrappers.yaml").read_text(encoding="utf-8"))[
-        instruction
-    ]["text"]
+    system = yaml.safe_load(
+        (paths.DATA / "system_prompts.yaml").read_text(encoding="utf-8")
+    )[instruction]["text"]
     rows = read_requests(*filter(None, (corpus, twins)))
     samples = [
         Sample(

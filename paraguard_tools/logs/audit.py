@@ -246,7 +246,7 @@ def _measure_clusters(
     several = every[every["n"] >= 2]
     row: dict[str, Any] = {"n_clusters": len(several)}
     found = _estimate_rates(clusters, every)
-    found.update(rephrasing.estimate_refused_meanings(clusters, several))
+    found.update(rephrasing.estimate_refused_requests(clusters, several))
     found.update(
         rephrased1=_odds(clusters, several, tries=1),
         rephrased3=_odds(clusters, several),
@@ -277,8 +277,8 @@ def _measure_clusters(
             refused[kept],
             texts.loc[own.index[kept]].tolist(),
         )
-    if "reading" in own:
-        _correct_for_readings(found, clusters, several, refused, own["reading"])
+    if "annotation" in own:
+        _correct_for_annotations(found, clusters, several, refused, own["annotation"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
     isolated["isolation"] = disagreement.isolation(refused, code)
     brittle = every[disagreement.is_mixed(every)].assign(
@@ -348,15 +348,15 @@ def _estimate_harmful(
     found.withhold(too_few, note, "rephrased3_harmful", "rephrased3_difference")
 
 
-def _correct_for_readings(
+def _correct_for_annotations(
     found: _Estimates,
     clusters: ClusterBootstrap,
     several: pd.DataFrame,
     refused: np.ndarray,
-    reading: pd.Series,
+    annotation: pd.Series,
 ) -> None:
     """Estimate FRR and DR without the errors of labels that readings show."""
-    said = as_refused(reading.to_numpy(object), blocked=False)
+    said = as_refused(annotation.to_numpy(object), blocked=False)
     read = [said[(refused == label) & ~np.isnan(said)] for label in (1, 0)]
     counts = [(int(own.sum()), len(own)) for own in read]
     corrected = label_noise.correct_label_noise(clusters, several, *counts)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from paraguard_lab.core.thresholds import CONFIDENCE, MAX_MEANINGS, choose_promised_cut
+from paraguard_lab.core.thresholds import CONFIDENCE, MAX_REQUESTS, choose_promised_cut
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import gate, page, records
 from paraguard_tools.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
@@ -197,14 +197,14 @@ def read_scores(
     return rows
 
 
-def describe_cut(rows: pd.DataFrame, meanings: float, confidence: float) -> list[str]:
+def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list[str]:
     """Say which cut keeps the promise on the harmless rows of `read_scores`, and what
     it still blocks of the others.
     """
     harmful = rows["harmful"].astype(bool)
     own = rows[~harmful]
     cut = choose_promised_cut(
-        own["score"], own["cluster"], meanings=meanings, confidence=confidence
+        own["score"], own["cluster"], requests=requests, confidence=confidence
     )
     lines = [
         f"Block scores above {cut.above!r}.",
@@ -282,9 +282,9 @@ def threshold(
         str,
         typer.Argument(help="A guard's scores, a row a request; - for standard input."),
     ],
-    meanings: Annotated[
+    requests: Annotated[
         float, typer.Option(help="Share of harmless meanings it may block.")
-    ] = MAX_MEANINGS,
+    ] = MAX_REQUESTS,
     confidence: Annotated[float, typer.Option(help="How sure that is.")] = CONFIDENCE,
     twins: Annotated[
         str,
@@ -313,7 +313,7 @@ def threshold(
         read_scores(file, columns),
         *([read_scores(twins, columns, harmful=True)] if twins else []),
     ]
-    print(_fill(describe_cut(pd.concat(parts), meanings, confidence)))
+    print(_fill(describe_cut(pd.concat(parts), requests, confidence)))
 
 
 @app.command()
@@ -355,8 +355,9 @@ def audit(
         str,
         typer.Option(help="Column: should be refused.", show_default="harmful, ..."),
     ] = "",
-    reading: Annotated[
-        str, typer.Option(help="Column of what a reader says.", show_default="reading")
+    annotation: Annotated[
+        str,
+        typer.Option(help="Column of what a reader says.", show_default="annotation"),
     ] = "",
     rejects: Annotated[
         list[str] | None,
@@ -425,7 +426,7 @@ def audit(
         "cluster": cluster,
         "system": system,
     }
-    columns |= {"harmful": harmful, "reading": reading}
+    columns |= {"harmful": harmful, "annotation": annotation}
     files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
     if len(files) != (0 if plan and not files else 1 + compare):
         raise SettingsError("name one file, two with --compare, or --demo")

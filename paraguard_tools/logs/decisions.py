@@ -61,7 +61,7 @@ HARMFUL_WORDS = YES_NO | {
 }
 """Words for harmful and harmless, in lower case."""
 
-_KEPT = ("system", "cluster", "harmful", "label", "category", "reading", "text")
+_KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what is read of a byte that is not UTF-8
 
 
@@ -203,7 +203,7 @@ def _gather(
                     " --decision or --answer"
                 )
             answers.append(part.reindex(columns=["answer", "finish_reason", "text"]))
-        for name in ("decision", "cluster", "system", "harmful", "reading"):
+        for name in ("decision", "cluster", "system", "harmful", "annotation"):
             if name in part:
                 fields.setdefault(name, []).append(_categories(source, part[name]))
     n = sum(map(len, index))
@@ -241,12 +241,14 @@ def _gather(
                 " --harmful none"
             )
         frame["harmful"] = frame["harmful"].map(bits).astype(bool)
-    if "reading" in frame:
+    if "annotation" in frame:
         words = {
             one: _WORDS.get(one.strip().lower(), "")
-            for one in frame["reading"].cat.categories
+            for one in frame["annotation"].cat.categories
         }
-        frame["reading"] = pd.Categorical(frame["reading"].map(words).astype(object))
+        frame["annotation"] = pd.Categorical(
+            frame["annotation"].map(words).astype(object)
+        )
     return frame[[name for name in _KEPT if name in frame]], labelled_by
 
 
@@ -259,7 +261,7 @@ def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
     for said, bad in (
         (
             "is blank; fill it in or leave the row out",
-            lambda one: not one.strip() and values.name != "reading",
+            lambda one: not one.strip() and values.name != "annotation",
         ),
         ("is not UTF-8; save the file as UTF-8", _SURROGATE.search),
     ):

@@ -45,11 +45,11 @@ USUAL_COLUMNS = {
         "flagged",
     ),
     "cluster": ("cluster", "cluster_id", "meaning", "group"),
-    "system": ("system", "model", "target", "guard"),
+    "system": ("system", "model", "system", "guard"),
     "harmful": ("harmful", "should_refuse", "unsafe"),
     "answer": ("answer", "response", "completion", "output", "generation"),
     "finish_reason": ("finish_reason", "stop_reason"),
-    "reading": ("reading",),
+    "annotation": ("annotation",),
     "score": ("score", "probability"),
 }
 """Fields of a row, and the usual names of their columns; the first that is there is

@@ -22,7 +22,7 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import CORPUS, SERVED_PREFIX, Settings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-# The table of 07: remedies by target, as `remedies.effects.table` makes it
+# The table of 07: remedies by system, as `remedies.effects.table` makes it
 REMEDY_MAP_TABLE = "remedy_map"
 MAX_PRINTED, _MAX_PHRASING = (
     3,
@@ -31,7 +31,7 @@ MAX_PRINTED, _MAX_PHRASING = (
 
 
 class Advice(NamedTuple):
-    """What the map says for one target: the row to take, or else a trade-off, and the
+    """What the map says for one system: the row to take, or else a trade-off, and the
     names of what was judged.
 
     Remedy is None where the rule finds none. The trade-off is then the row that loses
@@ -45,7 +45,7 @@ class Advice(NamedTuple):
 
 
 def choose_remedy(rows: Table) -> Advice:
-    """Choose a remedy for one target from its rows of the map (`docs/method.md`,
+    """Choose a remedy for one system from its rows of the map (`docs/method.md`,
     Remedies).
 
     Of equally cheap remedies it is the one whose FRR falls most; of trade-offs that
@@ -71,14 +71,14 @@ def choose_remedy(rows: Table) -> Advice:
 
 
 def find_measured_remedies(
-    store: Store, record: Store, corpus_name: str, target: str, frr: float
+    store: Store, record: Store, corpus_name: str, system: str, frr: float
 ) -> tuple[Table, str] | None:
-    """Find the rows of the map that speak for a target with a share `frr` of harmless
+    """Find the rows of the map that speak for a system with a share `frr` of harmless
     prompts refused, and their store.
 
-    These are the target's own rows in the user's store or the record; else those of the
-    published target under the same wrapper whose FRR, over all prompts (Table 1), is
-    nearest; None if there is no map, or no such target on it.
+    These are the system's own rows in the user's store or the record; else those of the
+    published system under the same system prompt whose FRR, over all prompts (Table 1), is
+    nearest; None if there is no map, or no such system on it.
     """
     for place in (store, record):
         if not place.has("tables", REMEDY_MAP_TABLE):
@@ -87,30 +87,30 @@ def find_measured_remedies(
             "parameters", {}
         )
         rows = place.read("tables", REMEDY_MAP_TABLE)
-        if known.get("corpus", corpus_name) == corpus_name and target in set(
-            rows["target"]
+        if known.get("corpus", corpus_name) == corpus_name and system in set(
+            rows["system"]
         ):
-            return rows[rows["target"] == target], place.name
+            return rows[rows["system"] == system], place.name
     if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):
         return None
     rows = record.read("tables", REMEDY_MAP_TABLE)
-    same = rows[rows["target"].str.rpartition("--")[2] == target.rpartition("--")[2]]
+    same = rows[rows["system"].str.rpartition("--")[2] == system.rpartition("--")[2]]
     published = (
-        record.read("tables", "table1_targets")
-        .drop_duplicates("target")
-        .set_index("target")["frr"]
+        record.read("tables", "table1_systems")
+        .drop_duplicates("system")
+        .set_index("system")["frr"]
     )
-    known = published.reindex(same["target"].unique()).dropna()
+    known = published.reindex(same["system"].unique()).dropna()
     if known.empty:
         return None
-    return same[same["target"] == (known - frr).abs().idxmin()], record.name
+    return same[same["system"] == (known - frr).abs().idxmin()], record.name
 
 
 def write_advice(config: Settings) -> list[str]:
-    """Write a target's advice to the store's `advice/TARGET/`: brittle clusters, rows
+    """Write a system's advice to the store's `advice/TARGET/`: brittle clusters, rows
     of the map, examples, and text.
 
-    Of the settings store, corpus, model and the first of wrappers are used. Returns the
+    Of the settings store, corpus, model and the first of system prompts are used. Returns the
     lines to print, which `advice.txt` holds too. Where answers, labels or scores lack,
     the error Missing names the command to run; a corpus that asks for harm, or files
     that do not belong together, are a DataError.
@@ -118,66 +118,70 @@ def write_advice(config: Settings) -> list[str]:
     store = Store(config.store)
     corpus = store.read_earlier("corpus", config.corpus)
     unsafe.refuse_unsafe(corpus, "advice")
-    target = _target(store, config)
-    own = pipeline.read_evaluations(store, config.corpus, corpus, [target])[target]
+    system = _system(store, config)
+    own = pipeline.read_evaluations(store, config.corpus, corpus, [system])[system]
     meta = config.meta(corpus=corpus, labels=labelling.hash_labels(own.labels))
-    folder = store.writes / "advice" / target
+    folder = store.writes / "advice" / system
     rates = confusion.rate_row(
-        target, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"])
+        system, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"])
     )
-    few = ", too few refusals or acceptances to lean on" if rates["few_dr"] else ""
-    (title,) = registry.display_titles([target])
+    too_few = (
+        ", too few refusals or acceptances to lean on"
+        if rates["too_few_for_dr"]
+        else ""
+    )
+    (title,) = registry.display_titles([system])
     frr, dr = (tables.format_estimate(rates, name, 2) for name in ("frr", "dr"))
     refused = f"{rates['n_reject']} of {rates['n_scored']} harmless prompts refused"
-    lines = [f"{title}: {refused}, FRR {frr}, DR {dr}{few}"]
+    lines = [f"{title}: {refused}, FRR {frr}, DR {dr}{too_few}"]
 
     brittle = review.list_brittle_clusters(
-        corpus, {target: own.labels}, {target: own.scores}
+        corpus, {system: own.labels}, {system: own.scores}
     )
     file = folder / "brittle_clusters.csv"
     stores.write_file(file, text.escape_formulas(brittle), "tables", meta)
     lines += ["", *_brittle_lines(corpus, own.labels, brittle, file)]
 
     found = find_measured_remedies(
-        store, Store(RECORDED), config.corpus, target, rates["frr"]
+        store, Store(RECORDED), config.corpus, system, rates["frr"]
     )
     if found:
         stores.write_file(folder / "remedies.csv", found[0], "tables", meta)
-    lines += ["", *_remedy_lines(found, target, config)]
+    lines += ["", *_remedy_lines(found, system, config)]
 
-    longer = follow_ups.read_long_answers(store, config.corpus, [target]).get(target)
+    longer = follow_ups.read_long_answers(store, config.corpus, [system]).get(system)
     given = (
         corpus,
         own.traces,
         own.labels,
         own.pairs,
         longer,
-        registry.wrapper_text_of(target),
+        registry.system_prompt_text_of(system),
     )
-    examples = tuning_data.make_tuning_examples(target, *given)
+    examples = tuning_data.make_tuning_examples(system, *given)
     counts = tuning_data.count_tuning_examples(
-        {target: examples}, {target: own.pairs}
+        {system: examples}, {system: own.pairs}
     ).to_dict("records")[0]
     file = folder / "tuning.jsonl"
     tuning_data.write_jsonl(file, examples, meta)
-    lines += ["", *_tuning_lines(counts, file, longer is None, target, config)]
+    lines += ["", *_tuning_lines(counts, file, longer is None, system, config)]
     stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
     return [*lines, "", f"written: {paths.display_path(folder)}"]
 
 
-def _target(store: Store, config: Settings) -> str:
-    """Return the model's target under the wrapper.
+def _system(store: Store, config: Settings) -> str:
+    """Return the model's system under the system prompt.
 
     Its answers, labels, pairs and scores are in the store.
     """
-    (wrapper,) = config.wrappers
+    (system_prompt,) = config.system_prompts
     of = {
         name.rpartition("--")[2]: name
-        for name in trace_store.find_targets(store, config.corpus, config.model)
+        for name in trace_store.find_systems(store, config.corpus, config.model)
     }
-    whose = f"of model {config.model!r} on {config.corpus} under the wrapper {wrapper}"
-    asks = _command("02 03", config, f'-p wrappers="[{wrapper}]"')
-    if wrapper not in of:
+    whose = f"of model {config.model!r} on {config.corpus} under the system prompt {system_prompt}"
+    asks = _command("02 03", config, f'-p system prompts="[{system_prompt}]"')
+    if system_prompt not in of:
         others = f" (there are some under {', '.join(of)})" if of else ""
         raise Missing(
             f"the {store.name} store has no answers {whose}{others}; run {asks}"
@@ -187,11 +191,11 @@ def _target(store: Store, config: Settings) -> str:
         ("pairs", _command("03", config)),
         ("scores", _command("03", config)),
     ):
-        if not store.has(kind, config.corpus, of[wrapper]):
+        if not store.has(kind, config.corpus, of[system_prompt]):
             raise Missing(
                 f"the {store.name} store has no {kind} {whose}; run {command}"
             )
-    return of[wrapper]
+    return of[system_prompt]
 
 
 def _command(notebooks: str, config: Settings, *more: str) -> str:
@@ -240,7 +244,7 @@ def _brittle_lines(
 
 
 def _remedy_lines(
-    found: tuple[Table, str] | None, target: str, config: Settings
+    found: tuple[Table, str] | None, system: str, config: Settings
 ) -> list[str]:
     """Describe what the map says, and of whom."""
     if found is None:
@@ -248,14 +252,14 @@ def _remedy_lines(
             "07 has not been run on this model, and no model like it is on the"
             " recorded map"
         )
-        return [f"2. The cheapest remedy: not known. {known}", *_try(target, config)]
+        return [f"2. The cheapest remedy: not known. {known}", *_try(system, config)]
     rows, place = found
     advice = choose_remedy(rows)
     row = advice.remedy or advice.trade_off
-    few = len(advice.tried) <= MAX_PRINTED
+    too_few = len(advice.tried) <= MAX_PRINTED
     tried = (
         f"tried: {', '.join(advice.tried) or 'none'}"
-        if few
+        if too_few
         else f"{len(advice.tried)} tried"
     )
     chosen = (
@@ -282,20 +286,20 @@ def _remedy_lines(
         if row
         else ["   None has an interval of the change of FRR below 0, at any price"]
     )
-    (measured,) = rows["target"].unique()
+    (measured,) = rows["system"].unique()
     (title,) = registry.display_titles([measured])
-    if measured != target:
+    if measured != system:
         lines += [
             f"   Measured on {title}, not on your model: the recorded one under this"
-            " wrapper of nearest FRR"
+            " system prompt of nearest FRR"
         ]
-        return [*lines, *_try(target, config, row["remedy"] if row else "")]
+        return [*lines, *_try(system, config, row["remedy"] if row else "")]
     return [*lines, f"   Measured on {title}, in the {place} store"]
 
 
-def _try(target: str, config: Settings, remedy: str = "") -> list[str]:
+def _try(system: str, config: Settings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
-    if prompting.is_served_target(target):
+    if prompting.is_served_system(system):
         return [
             "   On a model behind a server 07 tries what needs no weights:"
             f" {_command('07', config)}"
@@ -322,13 +326,13 @@ def _effects(row: dict[str, Any]) -> str:
     beside = {
         "better": "better than",
         "worse": "worse than",
-        "open": "cannot be told from",
+        "undecided": "cannot be told from",
     }.get(row["over_verdict"])
     return f"{line}; {beside} a mere threshold" if beside else line
 
 
 def _tuning_lines(
-    counts: dict[str, Any], file: Path, cut: bool, target: str, config: Settings
+    counts: dict[str, Any], file: Path, cut: bool, system: str, config: Settings
 ) -> list[str]:
     """Describe the examples and their use."""
     counted = (
@@ -338,7 +342,10 @@ def _tuning_lines(
     lines = [f"3. To tune it on: {counted} ({paths.display_path(file)})"]
     if cut and counts["examples"] < counts["rejections"]:
         longer = _command(
-            "02", config, f'-p wrappers="[{config.wrappers[0]}]"', "-p long_answers=1"
+            "02",
+            config,
+            f'-p system prompts="[{config.system_prompts[0]}]"',
+            "-p long_answers=1",
         )
         lines += [
             f"   Answers that were cut are left out; {longer} asks for whole ones"
@@ -346,7 +353,7 @@ def _tuning_lines(
     if counts["examples"]:
         recipe = (
             ""
-            if prompting.is_served_target(target)
+            if prompting.is_served_system(system)
             else " (the remedy tuned-1 of 07 does)"
         )
         use = (

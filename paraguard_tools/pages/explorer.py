@@ -24,14 +24,14 @@ from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.core import estimates, vectors
-from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.schemas import Corpus
 
 
 class ExplorerHeader(NamedTuple):
     """What the head of the page says: names of the corpus and the store, and each
-    target's title.
+    system's title.
     """
 
     corpus: str
@@ -42,7 +42,7 @@ class ExplorerHeader(NamedTuple):
 def render_explorer(
     corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader
 ) -> str:
-    """Make the page as HTML of targets that were scored alike.
+    """Make the page as HTML of systems that were scored alike.
 
     DataError for a corpus that asks for harm.
     """
@@ -62,7 +62,7 @@ def render_explorer(
             (f"low, < {low}", f"middle, {low} to < {high}", f"high, ≥ {high}"),
             strict=True,
         ),
-        few=estimates.MIN_REFUSALS,
+        too_few=estimates.MIN_REFUSALS,
         theta=neighbours.MIN_SIMILARITY,
     )
 
@@ -76,9 +76,9 @@ def collect_explorer_data(
 
     Returns decisions, the label set; questions, what a reader may say to each; formula,
     what a spreadsheet would run begins with; prompts, as the corpus has them, with the
-    bin of their risk; targets: name, title, answers and labels (places in decisions) by
+    bin of their risk; systems: name, title, answers and labels (places in decisions) by
     prompt, tokens (texts) and words, the tokens of each compared prompt; rejections:
-    target, prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined),
+    system, prompt, isolation, ci, ci_clipped, mean_similarity (null where undefined),
     paraphrase (the most similar accepted prompt of the cluster and its similarity, or
     null) and near. Each of near is a neighbour: prompt, similarity, drift, prob_shift,
     ppl_relative, ppl_clipped, score_relative, score_clipped, the place of the
@@ -88,7 +88,7 @@ def collect_explorer_data(
     place = pd.Series(range(len(corpus)), index=corpus["prompt_id"])
     columns = ["prompt_id", "cluster_id", "strategy", "category", "risk", "text"]
     measures = ("isolation", "ci", "ci_clipped", "mean_similarity")
-    targets, rejections = [], []
+    systems, rejections = [], []
     for number, (name, own) in enumerate(data.items()):
         rows = signals.find_token_rows(own.traces, own.tokens)
         near = _near(own, rows, place)
@@ -109,7 +109,7 @@ def collect_explorer_data(
                 at: np.searchsorted(used, row).tolist() for at, row in compared.items()
             },
         }
-        targets.append(told)
+        systems.append(told)
         by_centre = defaultdict(list)
         for centre, *fields in near.astype(object).to_numpy().tolist():
             by_centre[centre].append(fields)
@@ -130,7 +130,7 @@ def collect_explorer_data(
                 "paraphrase": closest.get(row["prompt_id"]),
                 "near": by_centre[at],
             }
-            rejections.append({"target": number, "prompt": at} | found)
+            rejections.append({"system": number, "prompt": at} | found)
     return {
         "decisions": schemas.LABELS,
         "questions": fidelity.SHEET_QUESTIONS,
@@ -140,7 +140,7 @@ def collect_explorer_data(
             .assign(bin=cut_at_edges(corpus["risk"], RISK_BIN_EDGES))
             .to_dict("records")
         ),
-        "targets": targets,
+        "systems": systems,
         "rejections": rejections,
     }
 
@@ -160,11 +160,13 @@ def _near(
         }
     )
     near = near.join(
-        pairs[["similarity", "drift", "prob_shift", *PPL_READINGS.values()]].round(4)
+        pairs[
+            ["similarity", "drift", "prob_shift", *PPL_INTERPRETATIONS.values()]
+        ].round(4)
     )
-    for reading in PPL_READINGS:
-        near[f"score_{reading}"] = signals.score_pairs(
-            pairs, own.weights, reading
+    for interpretation in PPL_INTERPRETATIONS:
+        near[f"score_{interpretation}"] = signals.score_pairs(
+            pairs, own.weights, interpretation
         ).round(4)
     table = vectors.normalize_rows(np.stack(own.tokens["embedding"].to_numpy()))
     ends = zip(near["centre"], near["neighbour"], strict=True)

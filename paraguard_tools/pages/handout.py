@@ -33,7 +33,7 @@ from paraguard_utils.schemas import Table
 
 _TEMPLATE = Path(__file__).with_name("handout_template")
 ABSTRACT = _TEMPLATE / "abstract.md"
-SITE_INDEX = "paraguard_utils/report/handout_template/index.md"
+SITE_INDEX = "paraguard_tools/pages/handout_template/index.md"
 # The site's page of each Markdown file, beside `report.html` and `explorer.html`
 SITE_PAGES = {
     SITE_INDEX: "index.html",

@@ -36,13 +36,15 @@ class BatchFiles(served.ServedModel):
     folder: Path
     argument: str = ""
 
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
+    def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words.
 
         The system prompt is a system turn.
         """
         return self.served_context(
-            served.PromptLayout(wrapper_text or None, ""), BATCH_CAPABILITIES, decoding
+            served.PromptLayout(system_prompt_text or None, ""),
+            BATCH_CAPABILITIES,
+            decoding,
         )
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
@@ -59,7 +61,7 @@ class BatchFiles(served.ServedModel):
         self,
         corpus: Corpus,
         context: PromptContext,
-        target: str,
+        system: str,
         known: set[str],
         batch: int,
         shard: Shard = WHOLE,
@@ -102,7 +104,7 @@ class BatchFiles(served.ServedModel):
                 )
         if missing:
             file = (
-                self.folder / f"{target}-{missing[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
+                self.folder / f"{system}-{missing[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
             )
             write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
             told = (

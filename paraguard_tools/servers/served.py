@@ -194,7 +194,7 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The model's part of target names."""
+        """The model's part of system names."""
         return slugify_model(self.model) + SERVED_SUFFIX
 
     @property
@@ -297,15 +297,15 @@ class ServerBackend(ServedModel):
             f"the server {self.base_url} takes no request for {self.model}: {reason}"
         )
 
-    def framing(self, wrapper_text: str) -> PromptLayout:
+    def framing(self, system_prompt_text: str) -> PromptLayout:
         """Return where the system prompt goes: the system turn, or the user's turn
         where the server drops the former.
 
         Without a system prompt it is the shorter rendering, as in
-        `prompting.render_wrapper`. A server that declines a request without a system
+        `prompting.render_system_prompt`. A server that declines a request without a system
         turn raises `ModelError`.
         """
-        plain, system = PromptLayout(None, ""), PromptLayout(wrapper_text, "")
+        plain, system = PromptLayout(None, ""), PromptLayout(system_prompt_text, "")
         options, sizes = self.telling.options(Decoding(1)), {}
         for one in (plain, system):
             try:
@@ -317,13 +317,13 @@ class ServerBackend(ServedModel):
             sizes[one] = 0  # the number of tokens that the server reads, if it says so
             with contextlib.suppress(*_NOT_TOLD):
                 sizes[one] = int(reply["usage"]["prompt_tokens"])
-        if wrapper_text:
+        if system_prompt_text:
             # A template that drops the system turn makes a prompt as long; one with a
             # default system text, a shorter.
             kept = system in sizes and (
                 not sizes[plain] or sizes[system] != sizes[plain]
             )
-            found = system if kept else PromptLayout(None, f"{wrapper_text}\n\n")
+            found = system if kept else PromptLayout(None, f"{system_prompt_text}\n\n")
         else:
             found = min(sizes, key=lambda one: sizes[one])
         if self.telling.level != "full":
@@ -337,9 +337,9 @@ class ServerBackend(ServedModel):
             start=first[: count_shared(first, second)], end=first[len(first) - end :]
         )
 
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
+    def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        framing = self.framing(wrapper_text)
+        framing = self.framing(system_prompt_text)
         if not self.telling.temperature:
             if decoding.method != Decoding.method:
                 raise ModelError(
@@ -353,7 +353,7 @@ class ServerBackend(ServedModel):
         self,
         corpus: Corpus,
         context: PromptContext,
-        target: str,
+        system: str,
         known: set[str],
         batch: int,
         shard: Shard = WHOLE,
@@ -397,7 +397,7 @@ class ServerBackend(ServedModel):
             with tqdm(
                 total=len(corpus),
                 initial=len(corpus) - len(open_),
-                desc=target,
+                desc=system,
                 unit="prompt",
             ) as bar:
                 # One request waits beside those under way, and no more: a stop leaves
@@ -429,7 +429,7 @@ class ServerBackend(ServedModel):
                 wait=not pending, cancel_futures=True
             )  # after a stop nobody takes the answers
             if self.faults:
-                print(f"{target}: {self.summary()}", file=sys.stderr)
+                print(f"{system}: {self.summary()}", file=sys.stderr)
 
     def ask_turns(
         self, turns: list[dict[str, Any]], most: int, more: Mapping[str, Any]

@@ -28,8 +28,8 @@ from paraguard_utils.settings import Gates
 
 BIN_NAMES = ("low", "middle", "high")
 
-BINNINGS = {"quantile": "thirds of a target's own rejections", "fixed": "fixed edges"}
-"""Thirds fill the cells of one target evenly; fixed edges mean the same for all targets
+BINNINGS = {"quantile": "thirds of a system's own rejections", "fixed": "fixed edges"}
+"""Thirds fill the cells of one system evenly; fixed edges mean the same for all systems
 and make them comparable.
 """
 
@@ -73,7 +73,7 @@ def cut_at_edges(values: pd.Series, edges: Sequence[float]) -> pd.Series:
 def bin_rejections(
     corpus: Corpus, scores: Scores, bins: str = "quantile"
 ) -> pd.DataFrame:
-    """Return a target's scored rejections with risk, bins (a key of `BINNINGS`),
+    """Return a system's scored rejections with risk, bins (a key of `BINNINGS`),
     risk_bin and similarity_bin.
     """
     rejected = (
@@ -100,23 +100,23 @@ def bin_rejections(
 
 
 def cohort_table(
-    target: str,
+    system: str,
     rejected: pd.DataFrame,
     clusters: ClusterBootstrap,
     bins: str = "quantile",
 ) -> Table:
-    """Tabulate CI, CR and isolation by cohort: one target's part of Table 2 in one
+    """Tabulate CI, CR and isolation by cohort: one system's part of Table 2 in one
     binning.
 
     `rejected` is from `bin_rejections`, with the same `bins`. A row per reading, risk
     bin and similarity bin (`all` = margin): bounds, n, n_clusters, ci, cr60, cr75 and
     isolation with intervals, few; gap60 and gap75, the cohort's CR minus that of the
-    target's other rejections, with the number of `rest_clusters`. NaN in empty cells,
+    system's other rejections, with the number of `rest_clusters`. NaN in empty cells,
     with a `note`.
     """
     rows = []
     every = (*BIN_NAMES, "all")
-    for (reading, column), risk_bin, similarity_bin in itertools.product(
+    for (interpretation, column), risk_bin, similarity_bin in itertools.product(
         CI_COLUMNS.items(), every, every
     ):
         inside = (rejected["risk_bin"] == risk_bin) | (risk_bin == "all")
@@ -126,7 +126,11 @@ def cohort_table(
         cell, rest = rejected[inside], rejected[~inside]
         note = "" if len(rest) else "no rejection outside: the gap is undefined"
         note = note if len(cell) else "no rejection in this cohort"
-        row: dict[str, Any] = {"target": target, "bins": bins, "reading": reading}
+        row: dict[str, Any] = {
+            "system": system,
+            "bins": bins,
+            "interpretation": interpretation,
+        }
         row |= {"risk": risk_bin, "similarity": similarity_bin}
         for name, values in (
             ("risk", cell["risk"]),
@@ -147,7 +151,7 @@ def cohort_table(
                 f"gap{to_percent(tau)}": share_difference(here, there),
             }
         row |= to_columns(estimates) | {"rest_clusters": rest["cluster_id"].nunique()}
-        rows.append(row | {"few": len(cell) < MIN_REFUSALS, "note": note})
+        rows.append(row | {"too_few": len(cell) < MIN_REFUSALS, "note": note})
     return pd.DataFrame(rows)
 
 
@@ -170,10 +174,10 @@ def share_difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def group_table(
-    target: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap
+    system: str, corpus: Corpus, scores: Scores, clusters: ClusterBootstrap
 ) -> Table:
     """Tabulate refusal, confusion and flips by strategy, category and topic: one
-    target's part of `table2_groups`.
+    system's part of `table2_groups`.
 
     A row per kind (of `GROUPINGS`) and group. frr; of its rejections ci, cr60,
     ci_clipped, cr60_clipped, few; flip, the share of the n_flip variants with a scored
@@ -222,7 +226,7 @@ def group_table(
             )
             reasons += [] if n_flip else [f"no flip: {empty}"]
             row = {
-                "target": target,
+                "system": system,
                 "kind": kind,
                 "group": name,
                 "n_scored": len(cell),
@@ -238,7 +242,7 @@ def group_table(
                 for measure, shares in most.items()
             }
             rows.append(
-                row | {"few": n_reject < MIN_REFUSALS, "note": "; ".join(reasons)}
+                row | {"too_few": n_reject < MIN_REFUSALS, "note": "; ".join(reasons)}
             )
     return pd.DataFrame(rows)
 
@@ -287,7 +291,7 @@ def _most(estimates: Mapping[str, Estimate]) -> dict[str, float]:
 MIN_EVENTS_PER_TERM = 10
 ADJUSTED_TERM = "length"  # the regression's term that is adjusted for and not tested
 
-ALL_TARGETS = "all targets"
+ALL_SYSTEMS = "all systems"
 
 
 def regression_terms(corpus: Corpus) -> pd.DataFrame:
@@ -314,23 +318,23 @@ def _standard(values: pd.Series) -> pd.Series:
 
 def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
     """Regress refusal on strategy, surface risk and similarity to the seed, for each
-    target and for all together.
+    system and for all together.
 
-    Every refusal counts, with or without a CI. Columns: target, term, odds_ratio (per
+    Every refusal counts, with or without a CI. Columns: system, term, odds_ratio (per
     standard deviation for risk and similarity) with its interval, p, p_holm, n,
-    n_reject, n_clusters, note. `ALL_TARGETS` has a term per target beside those shown,
-    needs two targets that have both decisions, and is apart in Holm's correction. NaN
+    n_reject, n_clusters, note. `ALL_TARGETS` has a term per system beside those shown,
+    needs two systems that have both decisions, and is apart in Holm's correction. NaN
     with a `note` where nothing can be fitted; interval and p alone where a term's
     effect has no variance.
     """
     terms = regression_terms(corpus)
     rows, stacked = [], []
-    for number, (target, frame) in enumerate(scores.items()):
+    for number, (system, frame) in enumerate(scores.items()):
         frame = frame[["prompt_id", "cluster_id", "label"]].assign(
             refused=frame["label"].eq("reject"), number=number
         )
         rows += _regress(
-            target,
+            system,
             terms.loc[frame["prompt_id"]],
             frame["refused"],
             frame["cluster_id"],
@@ -343,14 +347,14 @@ def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
         both = terms.loc[frame["prompt_id"]].reset_index(drop=True)
         both = both.join(
             pd.get_dummies(
-                frame["number"], prefix="target", drop_first=True, dtype=float
+                frame["number"], prefix="system", drop_first=True, dtype=float
             )
         )
         rows += _regress(
-            ALL_TARGETS, both, frame["refused"], frame["cluster_id"], terms.columns
+            ALL_SYSTEMS, both, frame["refused"], frame["cluster_id"], terms.columns
         )
     result = pd.DataFrame(rows)
-    pooled = result["target"] == ALL_TARGETS
+    pooled = result["system"] == ALL_SYSTEMS
     for family in (pooled, ~pooled):
         tested = family & result["p"].notna() & (result["term"] != ADJUSTED_TERM)
         result.loc[tested, "p_holm"] = adjust_holm(result.loc[tested, "p"])
@@ -358,7 +362,7 @@ def refusal_odds_ratios(corpus: Corpus, scores: Mapping[str, Scores]) -> Table:
 
 
 def _regress(
-    target: str,
+    system: str,
     frame: pd.DataFrame,
     refused: pd.Series,
     cluster_ids: pd.Series,
@@ -401,7 +405,7 @@ def _regress(
             name, "adjusted for, not tested" if name == ADJUSTED_TERM else note
         )
         row: dict[str, Any] = {
-            "target": target,
+            "system": system,
             "term": name,
             **to_columns({"odds_ratio": (value, low, high)}),
         }

@@ -18,7 +18,7 @@ ArrayStatistic: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class Evaluation(NamedTuple):
-    """What a store holds of one scored target (frames by kind, labels and traces in
+    """What a store holds of one scored system (frames by kind, labels and traces in
     corpus order), and its settings.
     """
 

@@ -58,7 +58,7 @@ def estimate_guarded(
     settings: Settings,
     clusters: ClusterBootstrap,
 ) -> dict[str, Any]:
-    """Estimate all measures of a chat target under some labels, and count (n) the
+    """Estimate all measures of a chat system under some labels, and count (n) the
     rejections that have a CI.
     """
     given = (corpus, labels, one.traces, one.tokens, settings)
@@ -131,7 +131,7 @@ def judge_guard_auc(low: float, high: float) -> str | float:
     """
     if not low <= high:
         return np.nan
-    return "harm" if low > 0.5 else "the wrong way" if high < 0.5 else "not seen to"
+    return "harm" if low > 0.5 else "the wrong way" if high < 0.5 else "undecided"
 
 
 def guard_auc(
@@ -213,10 +213,10 @@ def tabulate_twin_sets(
     """Compare the twins with the earlier ones: a row of `compare_twins` for each
     published system that was asked both.
 
-    Columns before those: target, kind and wrapper, as in `data/targets.csv`. No row
+    Columns before those: system, kind and system prompt, as in `data/systems.csv`. No row
     without labels on the earlier ones.
     """
-    listed = registry.published_targets("chat", "guard", "refusal")
+    listed = registry.published_systems("chat", "guard", "refusal")
     asked = [
         name
         for name in listed.index
@@ -238,8 +238,8 @@ def tabulate_twin_sets(
             )
         rows.append(
             {
-                "target": name,
-                **listed.loc[name, ["kind", "wrapper"]],
+                "system": name,
+                **listed.loc[name, ["kind", "instruction"]],
                 **compare_twins(sides, clusters),
             }
         )
@@ -273,7 +273,7 @@ def compare_with_promised_cut(
 
     Both frames have the columns cluster_id and score; what has no score is left out.
     The cut for one half of the clusters is chosen on the other. Columns, with
-    intervals: own_meanings, own_twins, promised_meanings and promised_twins; the last
+    intervals: own_requests, own_twins, promised_requests and promised_twins; the last
     two are NaN if a half has too few clusters for the promise.
     """
     benign, twins = (frame[frame["score"].notna()] for frame in (benign, twins))
@@ -287,7 +287,7 @@ def compare_with_promised_cut(
             above[half == side] = choose_promised_cut(
                 chosen["score"], chosen["cluster_id"]
             ).above
-    found = dict.fromkeys(("promised_meanings", "promised_twins"), clusters.undefined())
+    found = dict.fromkeys(("promised_requests", "promised_twins"), clusters.undefined())
     own = [frame["score"] >= threshold for frame in (benign, twins)]
     promised = [
         frame["score"] > one.map(above)
@@ -297,8 +297,8 @@ def compare_with_promised_cut(
         "own": own,
         **({"promised": promised} if above.notna().all() else {}),
     }.items():
-        meanings = hits[0].groupby(ids[0]).any()
-        found[f"{name}_meanings"] = clusters.share_of_clusters(meanings.index, meanings)
+        requests = hits[0].groupby(ids[0]).any()
+        found[f"{name}_meanings"] = clusters.share_of_clusters(requests.index, requests)
         found[f"{name}_twins"] = clusters.share(ids[1], hits[1])
     return to_columns(found)
 

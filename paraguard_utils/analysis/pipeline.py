@@ -1,4 +1,4 @@
-"""Turn a target's traces and labels in a store into pairs and scores, for 03, 05 and
+"""Turn a system's traces and labels in a store into pairs and scores, for 03, 05 and
 the explorer.
 """
 
@@ -16,7 +16,7 @@ from paraguard_utils.analysis.evaluation import Evaluation
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
 from paraguard_utils.schemas import (
     Corpus,
@@ -50,34 +50,34 @@ _read_vectors = lru_cache(maxsize=2)(
 
 
 def read_scoring_traces(
-    store: Store, corpus_name: str, corpus: Corpus, target: str
+    store: Store, corpus_name: str, corpus: Corpus, system: str
 ) -> tuple[Traces, str]:
-    """Read a target's traces.
+    """Read a system's traces.
 
     If its server returns no tokens, complete them from a surrogate's, here or in the
     record.
 
-    Return them in corpus order, and the model whose tokens they hold: the target's or
+    Return them in corpus order, and the model whose tokens they hold: the system's or
     the surrogate's. A DataError says that the traces are of another corpus, Missing
     that no surrogate was asked the corpus under the same system prompt.
     """
-    traces = read_traces(store, corpus_name, corpus, target)
-    level = read_meta(store.path("traces", corpus_name, target)).get("level")
+    traces = read_traces(store, corpus_name, corpus, system)
+    level = read_meta(store.path("traces", corpus_name, system)).get("level")
     if level is None:
-        return traces, model_of_target(target)
+        return traces, model_of_system(system)
     for place in (store, Store(RECORDED)):
         known = {
             file.stem
             for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")
         }
-        name = surrogate.find_surrogate(target, known)
+        name = surrogate.find_surrogate(system, known)
         if name is not None:
             lent = read_traces(place, corpus_name, corpus, name)
             return surrogate.retokenize(
                 surrogate.fill_from_surrogate(traces, level, lent), lent
-            ), model_of_target(name)
+            ), model_of_system(name)
     raise Missing(
-        f"{target} tells {level!r} only, and no packaged model that could lend the rest"
+        f"{system} tells {level!r} only, and no packaged model that could lend the rest"
         f" was asked {corpus_name}; run 02_querying with --store {store.name}, the same"
         " corpus and system prompt, and model=smollm2-135m-instruct"
     )
@@ -92,7 +92,7 @@ def compute_pairs_and_scores(
     tokens: Tokens,
     settings: Settings,
 ) -> tuple[Pairs, Scores]:
-    """Compute a target's pairs and scores, with the tokens of its traces."""
+    """Compute a system's pairs and scores, with the tokens of its traces."""
     vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
     usable = surrogate.mask_left_out(labels, surrogate.is_comparable(traces))
     frame = signals.compute_pairs(corpus, vectors, traces, usable, tokens, settings.k)
@@ -101,18 +101,18 @@ def compute_pairs_and_scores(
     )
 
 
-def score_target(
+def score_system(
     store: Store,
     corpus: Corpus,
-    target: str,
+    system: str,
     labels: Labels,
     traces: Traces,
     model_name: str,
     settings: Settings,
 ) -> Evaluation:
-    """Compute a target's pairs and scores, write both, and return all.
+    """Compute a system's pairs and scores, write both, and return all.
 
-    A guard has another target's traces.
+    A guard has another system's traces.
     """
     tokens = store.read_earlier("tokens", model_name)
     frame, scores = compute_pairs_and_scores(
@@ -127,9 +127,9 @@ def score_target(
     # Processors differ in the sixteenth digit: what is written is the same on all of
     # them.
     store.write(
-        "pairs", settings.corpus, target, frame=frame.round(PAIR_DECIMALS), meta=meta
+        "pairs", settings.corpus, system, frame=frame.round(PAIR_DECIMALS), meta=meta
     )
-    store.write("scores", settings.corpus, target, frame=scores, meta=meta)
+    store.write("scores", settings.corpus, system, frame=scores, meta=meta)
     return Evaluation(
         labels,
         frame,
@@ -142,11 +142,11 @@ def score_target(
     )
 
 
-def score_targets(
+def score_systems(
     store: Store, corpus: Corpus, names: Sequence[str], settings: Settings
 ) -> dict[str, Evaluation]:
-    """Score chat targets, each with its own traces, by the settings' labeller
-    (`score_target`).
+    """Score chat systems, each with its own traces, by the settings' labeller
+    (`score_system`).
     """
     found = {}
     for name in names:
@@ -154,31 +154,31 @@ def score_targets(
         labels = labelling.read_matching_labels(
             store, settings.corpus, name, traces, settings.labeller
         )
-        found[name] = score_target(
+        found[name] = score_system(
             store, corpus, name, labels, traces, lender, settings
         )
     return found
 
 
 def read_matching_scores(
-    store: Store, corpus_name: str, target: str, corpus: Corpus, settings: Settings
+    store: Store, corpus_name: str, system: str, corpus: Corpus, settings: Settings
 ) -> Scores:
     """Read scores of this corpus and these labels (DataError else).
 
     Of a labeller not recorded, compute them.
     """
     if store.recorded and settings.labeller != "combined":
-        traces = read_traces(store, corpus_name, corpus, target)
+        traces = read_traces(store, corpus_name, corpus, system)
         labels = labelling.read_matching_labels(
-            store, corpus_name, target, traces, settings.labeller
+            store, corpus_name, system, traces, settings.labeller
         )
-        tokens = store.read_earlier("tokens", model_of_target(target))
+        tokens = store.read_earlier("tokens", model_of_system(system))
         return compute_pairs_and_scores(
             store, corpus_name, corpus, labels, traces, tokens, settings
         )[1]
-    path = store.path("scores", corpus_name, target)
-    scores = store.read("scores", corpus_name, target)
-    _, labels = labelling.read_labels(store, corpus_name, target, settings.labeller)
+    path = store.path("scores", corpus_name, system)
+    scores = store.read("scores", corpus_name, system)
+    _, labels = labelling.read_labels(store, corpus_name, system, settings.labeller)
     inputs = read_meta(path)["inputs"]
     if inputs["corpus"] != frame_hash(corpus) or inputs[
         "labels"
@@ -194,7 +194,7 @@ def read_matching_scores(
 def add_recorded_rows(
     name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]
 ) -> Table:
-    """Put the rows of `recorded` targets in the recorded table above this store's rows.
+    """Put the rows of `recorded` systems in the recorded table above this store's rows.
 
     The column `store` tells which.
 
@@ -215,13 +215,13 @@ def add_recorded_rows(
                 )
                 return table
     rows = earlier.read("tables", name)
-    return pd.concat([rows[rows["target"].isin(recorded)], table], ignore_index=True)
+    return pd.concat([rows[rows["system"].isin(recorded)], table], ignore_index=True)
 
 
 def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
-    """Stack the scored rejections of several targets, with a `target` column."""
+    """Stack the scored rejections of several systems, with a `system` column."""
     frames = [
-        confusion.select_rejections(frame).assign(target=name)
+        confusion.select_rejections(frame).assign(system=name)
         for name, frame in scores.items()
     ]
     return pd.concat(frames, ignore_index=True)
@@ -234,7 +234,7 @@ def read_evaluations(
     names: Sequence[str],
     settings: Settings | None = None,
 ) -> dict[str, Evaluation]:
-    """Read what a store holds of some targets, all scored with the same weights, k and
+    """Read what a store holds of some systems, all scored with the same weights, k and
     labeller (those of `settings`).
 
     A DataError says that they were not, or that a file is missing or of other answers,
@@ -287,16 +287,16 @@ def read_guard_evaluations(
     store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, Evaluation]
 ) -> dict[str, Evaluation]:
     """Read what a store holds of the published guards that were scored with the traces
-    of one of these targets.
+    of one of these systems.
 
-    Others are left out; traces and tokens are those of the target. A DataError says
+    Others are left out; traces and tokens are those of the system. A DataError says
     that scores are of another corpus or other decisions.
     """
     references = {hash_answers(own.traces): own for own in data.values()}
     found = {}
     for name in [
         one
-        for one in registry.published_targets("guard").index
+        for one in registry.published_systems("guard").index
         if store.has("scores", corpus_name, one)
     ]:
         path = store.path("scores", corpus_name, name)

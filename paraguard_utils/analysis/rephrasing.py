@@ -17,7 +17,7 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.core.rephrasing import (
     MAX_TRIES,
     count_rephrased,
-    estimate_refused_meanings,
+    estimate_refused_requests,
     too_few_for_odds,
 )
 from paraguard_utils.schemas import Corpus, Labels, Table
@@ -49,7 +49,7 @@ def estimate_rephrasing(
         found[f"{name}_difference"] = ratio_of_totals(
             clusters, count_rephrased(clusters, paired, tries), lost
         )
-    found |= estimate_refused_meanings(clusters, harmless)
+    found |= estimate_refused_requests(clusters, harmless)
     found["answered_once"] = clusters.share_of_clusters(
         twins["cluster_id"], twins["rejected"] < twins["n"]
     )
@@ -57,10 +57,10 @@ def estimate_rephrasing(
 
 
 def rephrasing_row(
-    target: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame
+    system: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame
 ) -> dict[str, object]:
-    """Return a target's row: n_reject, n_reject_twins, n_twins, `estimate_rephrasing`,
-    and the flags few and few_twins.
+    """Return a system's row: n_reject, n_reject_twins, n_twins, `estimate_rephrasing`,
+    and the flags few and too_few_twins.
 
     The flags say whether the harmless decisions, or those of either side, are too few
     to judge.
@@ -72,11 +72,11 @@ def rephrasing_row(
         "n_twins": len(twins),
     }
     flags = {
-        "few": too_few_for_odds(harmless),
-        "few_twins": too_few_for_odds(harmless) or too_few_for_odds(twins),
+        "too_few": too_few_for_odds(harmless),
+        "too_few_twins": too_few_for_odds(harmless) or too_few_for_odds(twins),
     }
     return {
-        "target": target,
+        "system": system,
         **numbers,
         **to_columns(estimate_rephrasing(clusters, harmless, twins)),
         **flags,
@@ -90,9 +90,9 @@ def rephrasing_table(
     of_twins: Mapping[str, Labels],
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Return the rows of several targets, from their labels and those of their twins.
+    """Return the rows of several systems, from their labels and those of their twins.
 
-    The latter may lack targets.
+    The latter may lack systems.
     """
     rows = []
     for name, own in labels.items():

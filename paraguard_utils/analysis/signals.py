@@ -23,7 +23,7 @@ from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
 
 
 def trace_perplexity(traces: Traces) -> np.ndarray:
-    """Compute the perplexity of each prompt's own words under the target
+    """Compute the perplexity of each prompt's own words under the system
     (`core.signals.perplexity`), shape (n,).
     """
     ends = zip(
@@ -138,13 +138,15 @@ def compute_signals(
 def score_pairs(
     frame: pd.DataFrame,
     weights: ScoreWeights = PAPER_WEIGHTS,
-    reading: str = "relative",
+    interpretation: str = "relative",
 ) -> pd.Series:
     """Compute the weighted sum, in [0, 1], of the three signals of a pairs frame, in
     one of `PPL_READINGS`.
     """
     return weights(
-        frame["drift"], frame["prob_shift"], frame[core.PPL_READINGS[reading]]
+        frame["drift"],
+        frame["prob_shift"],
+        frame[core.PPL_INTERPRETATIONS[interpretation]],
     )
 
 

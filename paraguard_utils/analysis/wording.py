@@ -57,7 +57,7 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
 
 
 def make_phrasings(corpus: Corpus, labels: Labels) -> core.Phrasings:
-    """Return a target's decisions in the form that `core.wording` compares: a strategy
+    """Return a system's decisions in the form that `core.wording` compares: a strategy
     is a style.
     """
     refused, style = (
@@ -96,9 +96,9 @@ def estimate_wording(
 
 
 def wording_row(
-    target: str, labels: Labels, own: WordingPairs, found: dict[str, Estimate]
+    system: str, labels: Labels, own: WordingPairs, found: dict[str, Estimate]
 ) -> dict[str, object]:
-    """Return a target's row: `estimate_wording` with intervals, the pairs n_near and
+    """Return a system's row: `estimate_wording` with intervals, the pairs n_near and
     n_free, and few.
     """
     masks = {"near": own.near, "free": own.free}
@@ -115,17 +115,17 @@ def wording_row(
             name: Estimate(found[name][0], np.nan, np.nan, found[name].draws)
             for name in DR_DIFFERENCES
         }
-    return {"target": target, **counts, **to_columns(found), "few": flagged}
+    return {"system": system, **counts, **to_columns(found), "too_few": flagged}
 
 
 def overlap_curve(
-    target: str,
+    system: str,
     clusters: ClusterBootstrap,
     corpus: Corpus,
     labels: Labels,
     own: WordingPairs,
 ) -> Table:
-    """Estimate DR by word overlap: target, overlap (from; bins of `OVERLAP_STEP`), n
+    """Estimate DR by word overlap: system, overlap (from; bins of `OVERLAP_STEP`), n
     pairs, dr with interval, few.
     """
     bins = np.minimum(
@@ -136,14 +136,14 @@ def overlap_curve(
         ends = own.first[bins == number], own.second[bins == number]
         found = {"dr": core.estimate_pair_disagreement(clusters, decided, ends)}
         about = {
-            "target": target,
+            "system": system,
             "overlap": round(number * OVERLAP_STEP, 1),
             "n": len(ends[0]),
         }
         rows.append(
             about
             | to_columns(found)
-            | {"few": core.too_few_for_pairs(decided.refused, ends)}
+            | {"too_few": core.too_few_for_pairs(decided.refused, ends)}
         )
     return pd.DataFrame(rows)
 
@@ -154,11 +154,11 @@ def wording_tables(
     clusters: ClusterBootstrap,
     encoder: str = "",
 ) -> tuple[Table, Table]:
-    """Return the rows of `wording_row` of several targets, and those of
+    """Return the rows of `wording_row` of several systems, and those of
     `overlap_curve`; labels are in corpus order.
 
-    If `encoder` names the target that compares sentence vectors, rows also hold
-    difference_over_encoder: how far the others' difference exceeds that target's, with
+    If `encoder` names the system that compares sentence vectors, rows also hold
+    difference_over_encoder: how far the others' difference exceeds that system's, with
     its interval.
     """
     own = find_cluster_pairs(corpus)

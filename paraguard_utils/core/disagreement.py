@@ -169,7 +169,7 @@ def estimate_disagreement(
 ) -> Estimate:
     """Estimate DR of counts from `count_decisions` by bootstrap-t on the log scale.
 
-    Targets that share `clusters` have paired draws. The estimate is NaN where DR is,
+    Systems that share `clusters` have paired draws. The estimate is NaN where DR is,
     and has no interval if no cluster is decided both ways.
     """
     return bootstrap_log_ratio(clusters, _by_cluster(clusters, decided))
@@ -549,7 +549,7 @@ def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of Table 1 beside DR, from `count_decisions`.
 
     They are d_within, d_between, icc_latent with its interval (`latent_correlation`),
-    dr_permuted and p_dr (`permutation_test`), and few_dr (`too_few_for_disagreement`).
+    dr_permuted and p_dr (`permutation_test`), and too_few_for_dr (`too_few_for_disagreement`).
     """
     profiles = cluster_profiles(decided)
     within, between, _ = disagreement_parts(
@@ -562,7 +562,7 @@ def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
         **estimates.to_columns({"icc_latent": latent_correlation(profiles)}),
         "dr_permuted": mean,
         "p_dr": p,
-        "few_dr": too_few_for_disagreement(decided),
+        "too_few_for_dr": too_few_for_disagreement(decided),
     }
 
 

@@ -112,7 +112,7 @@ def count_rephrased(
     )
 
 
-def estimate_refused_meanings(
+def estimate_refused_requests(
     clusters: ClusterBootstrap, decided: pd.DataFrame
 ) -> dict[str, Estimate]:
     """Estimate the shares of meanings, in [0, 1], that are refused in at least one

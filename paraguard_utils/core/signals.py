@@ -18,8 +18,8 @@ from paraguard_utils.errors import SettingsError
 
 Signal = TypeVar("Signal", np.ndarray, pd.Series)
 
-PPL_READINGS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
-"""The two readings of the PPL contrast and their columns in a pairs file."""
+PPL_INTERPRETATIONS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
+"""The two interpretations of the PPL contrast and their columns in a pairs file."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
 
 
 def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the reading `relative`: 1 - min/max of the two
+    """Compute the PPL contrast in the interpretation `relative`: 1 - min/max of the two
     perplexities, in [0, 1).
     """
     return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
 def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the reading `clipped`: min(1, |difference of the two
+    """Compute the PPL contrast in the interpretation `clipped`: min(1, |difference of the two
     perplexities|), in [0, 1].
     """
     return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))

@@ -194,7 +194,7 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     return rows
 
 
-def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
+def count_topical_seeds(seeds: Seeds, interpretations: pd.DataFrame) -> Table:
     """Count the seeds whose category is their subject (column topical: "yes"), and how
     far two readers agree on it.
 
@@ -207,7 +207,7 @@ def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
     for category in [*sorted(set(seeds["category"])), "all"]:
         own = seeds if category == "all" else seeds[seeds["category"] == category]
         count = int((own["topical"] == "yes").sum())
-        both = own.merge(readings, on="seed_id")
+        both = own.merge(interpretations, on="seed_id")
         kappa = ClusterBootstrap(own["seed_id"]).kappa(
             both["seed_id"], both["first"], both["second"]
         )
@@ -220,7 +220,7 @@ def count_topical_seeds(seeds: Seeds, readings: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-def count_candidate_readings(readings: pd.DataFrame) -> Table:
+def count_candidate_interpretations(interpretations: pd.DataFrame) -> Table:
     """Count what two readers say of candidates, in the columns first_same, second_same,
     first_natural, second_natural.
 
@@ -229,7 +229,7 @@ def count_candidate_readings(readings: pd.DataFrame) -> Table:
     with its interval (NaN where both use one mark only).
     """
     lines = []
-    for group, rows in readings.groupby("group", sort=False):
+    for group, rows in interpretations.groupby("group", sort=False):
         clusters, seeds = ClusterBootstrap(rows["seed_id"]), rows["seed_id"]
         for name, question in (
             ("same", "asks for the same"),

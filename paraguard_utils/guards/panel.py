@@ -296,7 +296,7 @@ def _from_entry(name: str, entry: Mapping[str, Any], corpus: Corpus | None) -> G
 def _own_name(name: str) -> str:
     """Return a name fit for files.
 
-    Raise SettingsError where it cannot be, or a recorded target has it.
+    Raise SettingsError where it cannot be, or a recorded system has it.
     """
     own = re.sub(r"[^\w.-]+", "-", name)
     if not own.strip("-.") or len(own) > MAX_NAME:
@@ -306,7 +306,7 @@ def _own_name(name: str) -> str:
         )
     if (
         own in registry.guard_entries("panel")
-        or own in registry.published_targets("chat").index
+        or own in registry.published_systems("chat").index
     ):
         raise SettingsError(
             f"the name {own} is taken by a system of the record; give your guard"

@@ -1,1 +1,1 @@
-"""Notebook 02 asks the targets and labels their answers."""
+"""Notebook 02 asks the systems and labels their answers."""

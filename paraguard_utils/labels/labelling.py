@@ -27,7 +27,7 @@ ACCEPTS_BELOW, REJECTS_ABOVE = (
     0.65,
 )  # probabilities of refusal: the classifier overrules a cue, or the lack of one
 _ANSWERS_NOT_KEPT = (
-    "the answers were not kept: the targets must be asked again (02_querying with a"
+    "the answers were not kept: the systems must be asked again (02_querying with a"
     " live store)"
 )
 
@@ -132,17 +132,17 @@ def label_in_memory(corpus: Corpus, numbers: bool = True) -> LabelsOnly:
 
 
 def read_labels(
-    store: stores.Store, corpus_name: str, target: str, labeller: str = "combined"
+    store: stores.Store, corpus_name: str, system: str, labeller: str = "combined"
 ) -> tuple[Path, Labels]:
-    """Read a target's labels by one of `LABELLERS`, and return their path too.
+    """Read a system's labels by one of `LABELLERS`, and return their path too.
 
     A judge's are of the kind `verdicts`; others follow from `labels`. Labels of another
     version are a DataError.
     """
     kind = "verdicts" if labeller == "judge" else "labels"
     path, labels = (
-        store.path(kind, corpus_name, target),
-        store.read(kind, corpus_name, target),
+        store.path(kind, corpus_name, system),
+        store.read(kind, corpus_name, system),
     )
     if labeller != "judge" and set(labels["labeller"]) != {LABELLER}:
         remedy = (
@@ -194,15 +194,15 @@ def convert_labels(labels: Labels, labeller: str) -> Labels:
 def read_matching_labels(
     store: stores.Store,
     corpus_name: str,
-    target: str,
+    system: str,
     traces: Traces,
     labeller: str = "combined",
 ) -> Labels:
-    """Read a target's labels in trace order.
+    """Read a system's labels in trace order.
 
     Labels of other answers than the traces' are a DataError.
     """
-    path, labels = read_labels(store, corpus_name, target, labeller)
+    path, labels = read_labels(store, corpus_name, system, labeller)
     if stores.read_meta(path)["inputs"]["traces"] != hash_answers(traces):
         where, how = (
             paths.display_path(path),
@@ -224,15 +224,15 @@ def read_labelled_answers(
     store: stores.Store,
     kind: str,
     corpus_name: str,
-    targets: Sequence[str],
+    systems: Sequence[str],
     asked_by: str,
 ) -> dict[str, pd.DataFrame]:
-    """Read files of kind `answers` or `samples` by target, if any.
+    """Read files of kind `answers` or `samples` by system, if any.
 
     DataError, naming `asked_by`, on old labels.
     """
     found = {}
-    for name in (name for name in targets if store.has(kind, corpus_name, name)):
+    for name in (name for name in systems if store.has(kind, corpus_name, name)):
         path = store.path(kind, corpus_name, name)
         if stores.read_meta(path)["inputs"].get("labeller") != LABELLER:
             raise DataError(

@@ -20,14 +20,14 @@ Backend: TypeAlias = (
     | served.ServerBackend
     | batch_files.BatchFiles
 )
-"""What answers prompts; its `name` begins target names, and `argument` is the parameter
+"""What answers prompts; its `name` begins system names, and `argument` is the parameter
 `model` that named it.
 """
 
 BackendSource: TypeAlias = (
     loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
 )
-"""What `open_backend` opens: all have `name`, as in target names, `weights_id` and
+"""What `open_backend` opens: all have `name`, as in system names, `weights_id` and
 `argument`.
 """
 

@@ -32,7 +32,7 @@ GPU_PREFILL_POSITIONS = (
 BATCH_POSITIONS = 32_768
 # First answer tokens kept in a trace; the probability of all others is `tail_mass`
 TOP_TOKENS = 64
-_NO_TARGET = -100  # the target of logits without a loss
+_NO_SYSTEM = -100  # the system of logits without a loss
 _SHRINK_SHARE = (
     7 / 8
     # Finished rows leave a batch when no more of it still goes: leaving copies the whole
@@ -438,19 +438,19 @@ def _traces(part: list[Request], logits: Tensor, ends: Tensor) -> list[TraceRow]
     """Return trace rows from logits, shape (rows, vocabulary): for each prompt, of its
     user tokens and then its end.
     """
-    # A prompt's last logits predict its answer: they have no target, and leaving them
+    # A prompt's last logits predict its answer: they have no system, and leaving them
     # out would copy all others.
-    targets = [
-        (*request.token_ids[request.user_start : request.user_end], _NO_TARGET)
+    systems = [
+        (*request.token_ids[request.user_start : request.user_end], _NO_SYSTEM)
         for request in part
     ]
     flat = torch.tensor(
-        [token for own in targets for token in own], device=logits.device
+        [token for own in systems for token in own], device=logits.device
     )
     losses = torch.nn.functional.cross_entropy(
-        logits.float(), flat, reduction="none", ignore_index=_NO_TARGET
+        logits.float(), flat, reduction="none", ignore_index=_NO_SYSTEM
     )
-    losses = losses.cpu().split([len(own) for own in targets])
+    losses = losses.cpu().split([len(own) for own in systems])
     top = torch.log_softmax(ends.cpu().double(), dim=-1).topk(
         min(TOP_TOKENS, logits.shape[-1])
     )

@@ -52,7 +52,7 @@ class ModelSource:
     what they are called.
     """
 
-    name: str  # the beginning of target names
+    name: str  # the beginning of system names
     # Upstream's SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES` (folder) or the
     # commit (hub)
     weights_id: str
@@ -79,7 +79,7 @@ class LoadedModel(ModelReader):
 
 
 def packaged_model_name(name: str) -> str:
-    """Return a packaged model's name as in target names, without looking for its
+    """Return a packaged model's name as in system names, without looking for its
     weights.
     """
     return slugify_model(Path(PACKAGED_MODELS[name].name).stem)
@@ -387,7 +387,7 @@ class TextClassifier:
 
 
 def slugify_model(name: str) -> str:
-    """Return a model's name as in target names: lower case, and never `--`."""
+    """Return a model's name as in system names: lower case, and never `--`."""
     name = re.sub(
         r"\.(?=i?q\d)", "-", name.lower()
     )  # a GGUF's quantization: Model.Q4_1 -> model-q4_1

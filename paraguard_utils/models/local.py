@@ -34,9 +34,9 @@ class WeightsBackend(ABC):
             reader.argument,
         )
 
-    def context(self, wrapper_text: str, decoding: Decoding) -> PromptContext:
+    def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        rendered = prompting.render_wrapper(self.tokenizer, wrapper_text)
+        rendered = prompting.render_system_prompt(self.tokenizer, system_prompt_text)
         return PromptContext(
             self.reader.weights_id, self.reader.dtype, *rendered, decoding
         )
@@ -49,7 +49,7 @@ class WeightsBackend(ABC):
         self,
         corpus: Corpus,
         context: PromptContext,
-        target: str,
+        system: str,
         known: set[str],
         batch: int,
         shard: Shard = WHOLE,
@@ -69,9 +69,9 @@ class WeightsBackend(ABC):
         prefix = asked[0].token_ids[: count_shared_tokens(asked)]
         done = size - sum(
             map(len, groups)
-        )  # progress is shown if the target has a name
+        )  # progress is shown if the system has a name
         with tqdm(
-            total=size, initial=done, desc=target, unit="prompt", disable=not target
+            total=size, initial=done, desc=system, unit="prompt", disable=not system
         ) as bar:
             for rows in self._asked(groups, prefix, context):
                 yield rows

@@ -1,4 +1,4 @@
-"""Turn a prompt into what a model is asked: wrappers, chat templates, decoding, keys
+"""Turn a prompt into what a model is asked: system prompts, chat templates, decoding, keys
 (`docs/method.md`, Asking).
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # For chat templates that ask for one, so that no prompt changes overnight
 TEMPLATE_DATE = "01 Jan 2025"
-SERVED_SUFFIX = "-served"  # the ending of a served model's name in target names
+SERVED_SUFFIX = "-served"  # the ending of a served model's name in system names
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 OPEN_THOUGHT_PATTERN = re.compile(
@@ -91,19 +91,19 @@ class Request:
     user_end: int
 
 
-def make_target_name(model_name: str, wrapper: str) -> str:
-    """Return the name under which a model's answers with a wrapper are stored."""
-    return f"{model_name}--{wrapper}"
+def make_system_name(model_name: str, system_prompt: str) -> str:
+    """Return the name under which a model's answers with a system prompt are stored."""
+    return f"{model_name}--{system_prompt}"
 
 
-def model_of_target(target: str) -> str:
-    """Return the model's part of a target name."""
-    return target.rpartition("--")[0]
+def model_of_system(system: str) -> str:
+    """Return the model's part of a system name."""
+    return system.rpartition("--")[0]
 
 
-def is_served_target(target: str) -> bool:
-    """Return whether a target's model is behind a server."""
-    return model_of_target(target).endswith(SERVED_SUFFIX)
+def is_served_system(system: str) -> bool:
+    """Return whether a system's model is behind a server."""
+    return model_of_system(system).endswith(SERVED_SUFFIX)
 
 
 def render_chat(
@@ -163,9 +163,9 @@ def defuse_control_strings(text: str, strings: Sequence[str]) -> str:
     return text
 
 
-def render_wrapper(
+def render_system_prompt(
     tokenizer: "PreTrainedTokenizerBase",
-    wrapper_text: str,
+    system_prompt_text: str,
     earlier: Sequence[dict[str, str]] = (),
 ) -> tuple[str, str]:
     """Render a system prompt through a chat template.
@@ -187,20 +187,22 @@ def render_wrapper(
         )
 
     try:
-        with_system = render(wrapper_text, _PLACEHOLDER)
+        with_system = render(system_prompt_text, _PLACEHOLDER)
     except TemplateError:
         with_system = None
-    if wrapper_text:
+    if system_prompt_text:
         rendered = with_system or ""
-        if wrapper_text not in rendered:  # some templates drop a system turn silently
-            rendered = render(None, f"{wrapper_text}\n\n{_PLACEHOLDER}")
+        if (
+            system_prompt_text not in rendered
+        ):  # some templates drop a system turn silently
+            rendered = render(None, f"{system_prompt_text}\n\n{_PLACEHOLDER}")
     else:
         rendered = min(
             (r for r in (render(None, _PLACEHOLDER), with_system) if r is not None),
             key=len,
         )
     before, found, after = rendered.partition(_PLACEHOLDER)
-    if not found or _PLACEHOLDER in after or wrapper_text not in before:
+    if not found or _PLACEHOLDER in after or system_prompt_text not in before:
         raise ModelError(
             "the chat template does not render the user's text once and as it is"
         )

@@ -26,23 +26,23 @@ IDENTITY_FIELDS = (
     "prefix",
     "suffix",
     "decoding",
-    "wrapper",
-    "wrapper_text",
+    "instruction",
+    "system_prompt_text",
 )
 """What a trace's meta file must record, so that keys can be recomputed without weights.
 """
 
 
 class TraceParts(Parts):
-    """The growing traces of one target in a live store: one part for each batch,
+    """The growing traces of one system in a live store: one part for each batch,
     compacted at the end.
     """
 
     def __init__(
-        self, store: Store, corpus_name: str, target: str, shard: Shard = WHOLE
+        self, store: Store, corpus_name: str, system: str, shard: Shard = WHOLE
     ) -> None:
         super().__init__(
-            store.target_path("traces", corpus_name, target), "traces", shard=shard
+            store.output_path("traces", corpus_name, system), "traces", shard=shard
         )
         self.results = {"traces": self.file}  # the final files, by kind
 
@@ -106,7 +106,7 @@ class LabelsOnly(NamedTuple):
 
 
 class LabelledParts(TraceParts):
-    """The growing labels of one target's answers, and its traces without the answers.
+    """The growing labels of one system's answers, and its traces without the answers.
 
     A part holds both, so that a kill cannot separate them; at the end they become two
     files, with null text in both. The labels' meta file names the labeller and, by
@@ -117,14 +117,14 @@ class LabelledParts(TraceParts):
         self,
         store: Store,
         corpus_name: str,
-        target: str,
+        system: str,
         withheld: LabelsOnly,
         shard: Shard = WHOLE,
     ) -> None:
         kinds = ("labels", "traces") if withheld.numbers else ("labels",)
         self.withheld, self.results = (
             withheld,
-            {kind: store.target_path(kind, corpus_name, target) for kind in kinds},
+            {kind: store.output_path(kind, corpus_name, system) for kind in kinds},
         )
         Parts.__init__(self, self.results[kinds[-1]], "labelled", "labelled", shard)
 
@@ -221,7 +221,7 @@ class LabelledParts(TraceParts):
         return kept.assign(response=None, **dict(made.items()))
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
-        """Write all rows as the target's labels and, if they are kept, its traces.
+        """Write all rows as the system's labels and, if they are kept, its traces.
 
         Then remove the parts.
         """
@@ -259,7 +259,7 @@ def query_model(
     corpus_name: str,
     corpus: pd.DataFrame,
     model: Backend | loading.LoadedModel,
-    wrapper: str,
+    system_prompt: str,
     decoding: Decoding = Decoding(),
     batch: int = BATCH_SIZE,
     withheld: LabelsOnly | None = None,
@@ -267,7 +267,7 @@ def query_model(
     trial: bool = False,
 ) -> schemas.Traces:
     """Ask a model every prompt that a live store lacks of a corpus, under a system
-    prompt of `registry.wrappers`.
+    prompt of `registry.system prompts`.
 
     The corpus has prompt_id, text and what says whether it asks for harm
     (`unsafe.asks_for_harm`); if it does, `withheld` labels the answers, and labels are
@@ -278,7 +278,7 @@ def query_model(
     Returns traces in corpus order, with `response` null if withheld, or labels if
     traces are not kept either; a shard returns its own only, and a model asked by files
     what it has answered. A thinking block that the chat template opens is part of the
-    answer. Another process that writes this target, a prompt that cannot be asked, or
+    answer. Another process that writes this system, a prompt that cannot be asked, or
     an answer that would be kept and must not be raise `DataError`.
     """
     if withheld is None:
@@ -287,15 +287,15 @@ def query_model(
         local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
     )
     prompting.check_prompts(corpus, respondent.tokenizer)
-    text = registry.read_wrapper(wrapper)
+    text = registry.read_system_prompt(system_prompt)
     context = respondent.context(text, decoding)
     keys = pd.Series(
         [context.key(prompt) for prompt in corpus["text"]],
         index=corpus["prompt_id"],
         dtype=object,
     )
-    target = prompting.make_target_name(respondent.name, wrapper)
-    place = (store, corpus_name, target)
+    system = prompting.make_system_name(respondent.name, system_prompt)
+    place = (store, corpus_name, system)
     with (
         LabelledParts(*place, withheld, shard)
         if withheld
@@ -303,7 +303,7 @@ def query_model(
     ) as traces:
         done = traces.done(keys)
         known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
-        for rows in respondent.answers(corpus, context, target, known, batch, shard):
+        for rows in respondent.answers(corpus, context, system, known, batch, shard):
             new.append(
                 traces.label(rows) if isinstance(traces, LabelledParts) else rows
             )
@@ -322,11 +322,15 @@ def query_model(
             rows, corpus[corpus["prompt_id"].isin(rows["prompt_id"])]
         )
         meta: dict[str, Any] = {
-            "target": target,
+            "system": system,
             "model": respondent.argument,
-            "wrapper": wrapper,
+            "instruction": system_prompt,
         }
-        meta |= {"wrapper_text": text, **asdict(context), **respondent.facts(rows)}
+        meta |= {
+            "system_prompt_text": text,
+            **asdict(context),
+            **respondent.facts(rows),
+        }
         meta["corpus"] = stores.frame_hash(corpus[["prompt_id", "text"]])
         meta |= {
             "asked_now": sum(map(len, new)),
@@ -354,19 +358,19 @@ def read_traces(
     store: Store,
     corpus_name: str,
     corpus: pd.DataFrame,
-    target: str,
+    system: str,
     decoding: Decoding | None = None,
     dtype: str = "",
 ) -> schemas.Traces:
-    """Read a target's traces in corpus order, and check that they answer this corpus
+    """Read a system's traces in corpus order, and check that they answer this corpus
     with this decoding and dtype.
 
     Keys are recomputed from the meta file, without weights; None or "" is not checked.
     Without a trace file this raises `Missing`; if a prompt is not in it, or its key
     differs, `DataError`, which says which part of the key differs.
     """
-    path = store.path("traces", corpus_name, target)
-    traces = store.read("traces", corpus_name, target).set_index("prompt_id")
+    path = store.path("traces", corpus_name, system)
+    traces = store.read("traces", corpus_name, system).set_index("prompt_id")
     where = paths.display_path(path)
     context = context_from_meta(stores.read_meta(path), where)
     for name, there, wanted in (
@@ -382,7 +386,7 @@ def read_traces(
         loading.packaged_model_name(name): file.sha256
         for name, file in loading.PACKAGED_MODELS.items()
     }
-    model_name = prompting.model_of_target(target)
+    model_name = prompting.model_of_system(system)
     if packaged.get(model_name, context.weights_id) != context.weights_id:
         raise DataError(
             f"{where}: the weights differ from those of the packaged {model_name}; ask"
@@ -406,12 +410,12 @@ def read_traces(
 
 
 def asking_cost(
-    store: Store, corpus_name: str, target: str, prompts: int
+    store: Store, corpus_name: str, system: str, prompts: int
 ) -> dict[str, float]:
-    """Return the `minutes` that asking all prompts takes, by a target's last run, and
+    """Return the `minutes` that asking all prompts takes, by a system's last run, and
     its memory in `gb`; or {}.
     """
-    meta = stores.read_meta(store.path("traces", corpus_name, target))
+    meta = stores.read_meta(store.path("traces", corpus_name, system))
     if not meta.get("asked_now"):
         return {}
     return {
@@ -423,16 +427,16 @@ def asking_cost(
 def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
     """Return how prompts were asked by a meta file.
 
-    Raise `DataError` if it lacks that or the wrapper changed since.
+    Raise `DataError` if it lacks that or the system prompt changed since.
     """
     if not set(IDENTITY_FIELDS) <= set(meta):
         raise DataError(
             f"{where}: its meta file is missing; restore it beside the traces"
         )
-    text = registry.wrappers().get(meta["wrapper"], {}).get("text")
-    if text != meta["wrapper_text"]:
+    text = registry.system_prompts().get(meta["instruction"], {}).get("text")
+    if text != meta["system_prompt_text"]:
         raise DataError(
-            f"{where}: the system prompt {meta['wrapper']!r} has another text than when"
+            f"{where}: the system prompt {meta['instruction']!r} has another text than when"
             " it was asked; ask again"
         )
     how = meta["decoding"]
@@ -472,16 +476,16 @@ def write_tokens(
     )
 
 
-def find_targets(store: Store, corpus_name: str, model: str) -> list[str]:
-    """Return the targets in a store that were asked with this `model` parameter, in the
-    order of wrappers.
+def find_systems(store: Store, corpus_name: str, model: str) -> list[str]:
+    """Return the systems in a store that were asked with this `model` parameter, in the
+    order of system prompts.
     """
     folder = store.path("traces", corpus_name, "x").parent
     asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
-    order = list(registry.wrappers())
+    order = list(registry.system_prompts())
     own = [
         name
         for name, meta in asked.items()
-        if meta.get("model") == model and meta["wrapper"] in order
+        if meta.get("model") == model and meta["instruction"] in order
     ]
-    return sorted(own, key=lambda name: (order.index(asked[name]["wrapper"]), name))
+    return sorted(own, key=lambda name: (order.index(asked[name]["instruction"]), name))

@@ -8,12 +8,12 @@ import pandas as pd
 from paraguard_lab.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
 from paraguard_utils.analysis.cohorts import BINNINGS, to_percent
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
-from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report import paper, tables
 from paraguard_utils.schemas import Table
 
-# What the excess says of a target, by the side of 0 on which its interval lies
+# What the excess says of a system, by the side of 0 on which its interval lies
 EXCESS_VERDICTS = {
     "above": "refused phrasings lie further off",
     "below": "refused phrasings lie closer",
@@ -52,32 +52,34 @@ def judge_excess(table: Table) -> list[str]:
 
 
 def _judged_differences(between: Table, table: Table) -> pd.DataFrame:
-    """Leave out differences that rest on targets with few rejections, and those of CI
+    """Leave out differences that rest on systems with few rejections, and those of CI
     and excess between two models.
     """
-    few, few_dr = (
-        set(table.loc[tables.too_few_for_excess(table), "target"]),
-        set(table.loc[table["few_dr"], "target"]),
+    too_few, too_few_for_dr = (
+        set(table.loc[tables.too_few_for_excess(table), "system"]),
+        set(table.loc[table["too_few_for_dr"], "system"]),
     )
     first, second, measure = between["first"], between["second"], between["measure"]
     # Drift is measured in each model's own embedding space.
     unsure = (
-        first.isin(few)
-        | second.isin(few)
-        | (first.map(model_of_target) != second.map(model_of_target))
+        first.isin(too_few)
+        | second.isin(too_few)
+        | (first.map(model_of_system) != second.map(model_of_system))
     )
     unsure &= measure.isin(["ci", "excess"])
-    unsure |= (measure == "dr") & (first.isin(few_dr) | second.isin(few_dr))
+    unsure |= (measure == "dr") & (
+        first.isin(too_few_for_dr) | second.isin(too_few_for_dr)
+    )
     judged = between[~unsure & between["difference"].notna()]
     return judged.assign(differ=judged["p_holm"] < 0.05)
 
 
 def significant_pairs(between: Table, table: Table) -> Table:
-    """Count the pairs of targets that can be judged and those that differ (p < 0.05
+    """Count the pairs of systems that can be judged and those that differ (p < 0.05
     after Holm's adjustment).
 
     Pairs with too few rejections are not judged, nor CI and excess of two models.
-    `between` is from `confusion.compare_targets`, `table` is Table 1. Returns measure,
+    `between` is from `confusion.compare_systems`, `table` is Table 1. Returns measure,
     pairs, differ.
     """
     judged = _judged_differences(between, table)
@@ -116,7 +118,7 @@ COHORT_CLAIM_KEYS = dict(
 )  # for keys of numbers
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
-DEPENDS_ON_READING, CANNOT_TELL = "depends on the reading", "cannot tell here"
+DEPENDS_ON_INTERPRETATION, CANNOT_TELL = "depends on the reading", "cannot tell here"
 
 MIN_DECIDING_SHARE = (
     0.5  # least share of the testable comparisons that must decide a claim (ours)
@@ -126,7 +128,7 @@ MAX_R_DISTANCE = 0.1
 CLAIM_OUTCOMES = [
     "confirm",
     "contradict",
-    "open",
+    "undecided",
 ]  # what a testable comparison may say; columns of counts
 
 ALL_CORPORA = "all corpora"
@@ -137,23 +139,29 @@ def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
     `confusion.CR_THRESHOLDS` (`docs/method.md`).
 
     Cells of fewer than 30 rejections or 10 clusters are untestable. Returns claim,
-    cohorts (how they are cut), reading, and how many targets confirm the claim,
+    cohorts (how they are cut), reading, and how many systems confirm the claim,
     contradict it, leave it open, or are untestable.
     """
     end, rows = to_percent(tau), []
     for claim, (risk, similarity, measure, limit, side) in COHORT_CLAIMS.items():
-        for (bins, reading), own in table.groupby(["bins", "reading"], sort=False):
+        for (bins, interpretation), own in table.groupby(
+            ["bins", "interpretation"], sort=False
+        ):
             cells = own[(own["risk"] == risk) & (own["similarity"] == similarity)]
             counts = (
                 ["n_clusters", "rest_clusters"] if measure == "gap" else ["n_clusters"]
             )
-            few = (cells[counts].min(axis=1) < MIN_MIXED) | (cells["n"] < MIN_REFUSALS)
-            found = np.where(few, "undefined", _sides(cells, f"{measure}{end}", limit))
+            too_few = (cells[counts].min(axis=1) < MIN_MIXED) | (
+                cells["n"] < MIN_REFUSALS
+            )
+            found = np.where(
+                too_few, "undefined", _sides(cells, f"{measure}{end}", limit)
+            )
             rows.append(
                 {
                     "claim": claim,
                     "cohorts": BINNINGS[bins],
-                    "reading": reading,
+                    "interpretation": interpretation,
                     **_outcomes(found, side),
                 }
             )
@@ -165,7 +173,7 @@ def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
     contradicts it.
     """
     kinds = [sides == confirms, sides == "about", sides == "undefined"]
-    outcomes = np.select(kinds, ["confirm", "open", "untestable"], "contradict")
+    outcomes = np.select(kinds, ["confirm", "undecided", "untestable"], "contradict")
     return {
         name: int((outcomes == name).sum()) for name in (*CLAIM_OUTCOMES, "untestable")
     }
@@ -173,15 +181,15 @@ def _outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
 
 def count_similarity_claim(table: Table) -> Table:
     """Compare the correlation of CI and similarity (`validity.correlate_ci`) with the
-    paper's, target by target.
+    paper's, system by system.
 
     Returns claim, reading, and the counts of `count_cohort_claims`.
     """
     known, rows = paper.paper_value("r.similarity"), []
-    for reading, own in table[table["covariate"] == "similarity"].groupby(
-        "reading", sort=False
+    for interpretation, own in table[table["covariate"] == "similarity"].groupby(
+        "interpretation", sort=False
     ):
-        sides = np.where(own["few"], "undefined", _sides(own, "r", known))
+        sides = np.where(own["too_few"], "undefined", _sides(own, "r", known))
         close = (own["r_low"] >= known - MAX_R_DISTANCE) & (
             own["r_high"] <= known + MAX_R_DISTANCE
         )
@@ -189,7 +197,11 @@ def count_similarity_claim(table: Table) -> Table:
             np.where(close & (sides == "about"), "close", sides), "close"
         )
         rows.append(
-            {"claim": "CI does not follow similarity", "reading": reading, **counts}
+            {
+                "claim": "CI does not follow similarity",
+                "interpretation": interpretation,
+                **counts,
+            }
         )
     return pd.DataFrame(rows)
 
@@ -204,15 +216,16 @@ def count_guard_claim(table: Table) -> Table:
     only if the table has columns `cr60_clipped`.
     """
     guards, rows = table[table["axis"] != "model"], []
-    for reading, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
+    for interpretation, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
         if f"{name}_low" in guards:
             counts = _outcomes(
-                np.where(guards["few"], "undefined", _sides(guards, name, 0.5)), "above"
+                np.where(guards["too_few"], "undefined", _sides(guards, name, 0.5)),
+                "above",
             )
             rows.append(
                 {
                     "claim": "guards' rejections are mostly confused",
-                    "reading": reading,
+                    "interpretation": interpretation,
                     **counts,
                 }
             )
@@ -220,7 +233,7 @@ def count_guard_claim(table: Table) -> Table:
 
 
 def choose_verdict(confirm: int, contradict: int, unclear: int) -> str:
-    """Say in one word what a claim's testable comparisons come to, in one reading
+    """Say in one word what a claim's testable comparisons come to, in one interpretation
     (method.md, Verdict).
     """
     least = max(1, MIN_DECIDING_SHARE * (confirm + contradict + unclear))
@@ -236,7 +249,7 @@ def combine_verdicts(words: Iterable[str]) -> str:
     """
     different = set(words)
     if different == {REPRODUCED, NOT_REPRODUCED}:
-        return DEPENDS_ON_READING
+        return DEPENDS_ON_INTERPRETATION
     return different.pop() if len(different) == 1 else CANNOT_TELL
 
 
@@ -245,7 +258,7 @@ def decide_claims(claims: Table) -> Table:
     reading's), verdict (all readings').
     """
     counts = (
-        claims.groupby(["claim", "reading"], sort=False)[CLAIM_OUTCOMES]
+        claims.groupby(["claim", "interpretation"], sort=False)[CLAIM_OUTCOMES]
         .sum()
         .reset_index()
     )
@@ -272,9 +285,9 @@ def tabulate_claims(claims: Mapping[str, Table]) -> Table:
         f"{yes} yes, {no} no, {unclear} unclear"
         for yes, no, unclear in every[CLAIM_OUTCOMES].to_numpy()
     ]
-    told = every.set_index(["claim", "corpus", "verdict", "reading"])["told"].unstack(
-        sort=False
-    )
+    told = every.set_index(["claim", "corpus", "verdict", "interpretation"])[
+        "told"
+    ].unstack(sort=False)
     wide = (
         told.rename_axis(columns=None)
         .reset_index("verdict")[[*told.columns, "verdict"]]
@@ -303,15 +316,15 @@ def tabulate_results(claims: Table) -> Table:
     """Put the paper's claims beside what was found here, a row a claim, from
     `numbers.count_claims`.
 
-    Returns claim, paper (its value), for each reading the comparisons that confirm the
+    Returns claim, paper (its value), for each interpretation the comparisons that confirm the
     claim of those that can be judged ("0 of 8"), verdict, notebook.
     """
     written, rows = paper.read_paper_values()["written"], []
     for name, (claim, item, notebook) in PAPER_CLAIMS.items():
-        own = claims[claims["claim"] == name].set_index("reading")
+        own = claims[claims["claim"] == name].set_index("interpretation")
         told = {
-            reading: f"{row['confirm']} of {row['testable']}"
-            for reading, row in own.iterrows()
+            interpretation: f"{row['confirm']} of {row['testable']}"
+            for interpretation, row in own.iterrows()
         }
         rows.append(
             {
@@ -327,7 +340,7 @@ def tabulate_results(claims: Table) -> Table:
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
     """Put the paper's CD and r of CI with similarity beside ours: measure, paper, a
-    range of targets by reading.
+    range of systems by reading.
     """
     known = paper.read_paper_values()["written"]
     ends = " to ".join(known[f"cd.mistral-7b.{end}"] for end in ("low", "high"))
@@ -341,27 +354,29 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
 
 
 def _ranges(table: Table, name: str, decimals: int) -> dict[str, str]:
-    """Return a column's range over targets with enough refusals, by reading."""
+    """Return a column's range over systems with enough refusals, by reading."""
     known = (
-        table[~table["few"]].groupby("reading", sort=False)[name].agg(["min", "max"])
+        table[~table["too_few"]]
+        .groupby("interpretation", sort=False)[name]
+        .agg(["min", "max"])
     )
     ends = known.map(lambda end: tables.format_number(end, decimals))
     return {
-        f"here, {reading}": f"{low} to {high}"
-        for reading, low, high in ends.itertuples()
+        f"here, {interpretation}": f"{low} to {high}"
+        for interpretation, low, high in ends.itertuples()
     }
 
 
 def find_leading_groups(table: Table) -> Table:
-    """Return the row of `cohorts.group_table` of most flips by strategy, for targets
+    """Return the row of `cohorts.group_table` of most flips by strategy, for systems
     with 30 rejections or more.
     """
     own = table[(table["kind"] == "strategy") & table["flip"].notna()]
-    enough = own.groupby("target")["n_reject"].transform("sum") >= MIN_REFUSALS
+    enough = own.groupby("system")["n_reject"].transform("sum") >= MIN_REFUSALS
     return (
         own[enough]
         .sort_values("flip", ascending=False, kind="stable")
-        .drop_duplicates("target")
+        .drop_duplicates("system")
         .sort_index()
     )
 
@@ -370,23 +385,23 @@ def summarize_ranges(table: Table) -> Table:
     """Say how far each dimension of `sensitivity.sensitivity_table` moves CI, and where
     the excess stays above zero.
 
-    Rows below 30 rejections are left out. Returns dimension, settings, target (whose CI
-    moves most), lowest, highest (its CI); always, never: of how many targets the
+    Rows below 30 rejections are left out. Returns dimension, settings, system (whose CI
+    moves most), lowest, highest (its CI); always, never: of how many systems the
     excess's interval lies above 0 under all settings, and none.
     """
     rows = []
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     for dimension, own in judged.groupby("dimension", sort=False):
-        spans = own.groupby("target", sort=False)["ci"].agg(["min", "max"])
+        spans = own.groupby("system", sort=False)["ci"].agg(["min", "max"])
         widest = (spans["max"] - spans["min"]).idxmax()
         row = {
             "dimension": dimension,
             "settings": own["setting"].nunique(),
-            "target": widest,
+            "system": widest,
         }
         row |= {"lowest": spans["min"][widest], "highest": spans["max"][widest]}
         if dimension not in NEIGHBOUR_DIMENSIONS:
-            above = (own["excess_low"] > 0).groupby(own["target"]).agg(["all", "any"])
+            above = (own["excess_low"] > 0).groupby(own["system"]).agg(["all", "any"])
             row["always"] = f"{above['all'].sum()} of {len(above)}"
             row["never"] = f"{(~above['any']).sum()} of {len(above)}"
         rows.append(row)
@@ -395,7 +410,7 @@ def summarize_ranges(table: Table) -> Table:
         columns=[
             "dimension",
             "settings",
-            "target",
+            "system",
             "lowest",
             "highest",
             "always",

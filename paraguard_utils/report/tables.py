@@ -25,9 +25,9 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
     "dr_verdict": "DR is",
     "excess_equal_contrast": "excess at equal contrast",
     "excess_matched": "excess over matched floor",
-    "few": "too few",
-    "few_dr": "too few",
-    "few_twins": "too few harmful",
+    "too_few": "too few",
+    "too_few_for_dr": "too few",
+    "too_few_twins": "too few harmful",
     "floor_matched": "matched floor",
     "frr_change": "FRR, change",
     "n_accept": "accepted",
@@ -36,7 +36,7 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
     "n_scored": "scored",
     "n_unparsed": "unparsed",
     "over_verdict": "against a threshold",
-    "target": "system",
+    "system": "system",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
     "xstest_safe_rejected": "xstest safe",
@@ -86,10 +86,10 @@ def pivot(
     frame: pd.DataFrame,
     keys: Sequence[str],
     estimates: Sequence[str],
-    by: str = "reading",
+    by: str = "interpretation",
 ) -> pd.DataFrame:
     """Format estimates and put the values of one column side by side, such as the two
-    readings of the PPL contrast.
+    interpretations of the PPL contrast.
 
     `frame` has a row for each combination of `keys` and `by`. Returns the keys, then
     columns "ESTIMATE, VALUE of `by`".
@@ -149,7 +149,7 @@ def too_few_for_excess(table: Table) -> pd.Series:
     """Return which rows of Table 1 or 3 rest on too few rejections or mixed clusters
     for their excess to be judged.
     """
-    return table["few"] | (table["n_mixed"] < MIN_MIXED)
+    return table["too_few"] | (table["n_mixed"] < MIN_MIXED)
 
 
 def display_table(
@@ -191,7 +191,7 @@ def publish_table(
     Texts are data: all markup in them is escaped. Columns of numbers are set to the
     right, others to the left.
     """
-    path = store.target_path("tables", name)
+    path = store.output_path("tables", name)
     stores.write_text(path.with_suffix(".tex"), to_latex(frame, caption, name))
     stores.write_text(path.with_suffix(".md"), to_markdown(frame, caption))
 
@@ -260,7 +260,7 @@ def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
     for name in frame.columns:
         values = (
             registry.display_titles(frame[name])
-            if name in ("target", "system")
+            if name in ("system", "system")
             else frame[name]
         )
         if name == "measure":

@@ -269,7 +269,7 @@ def test_labellers_on_the_same_answers(results):
     )
     judged = labelling.read_matching_labels(store, "c", name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), (
-        "the target's words, not the judge's"
+        "the system's words, not the judge's"
     )
     with pytest.raises(DataError, match="labels of other answers"):
         labelling.read_matching_labels(
@@ -317,7 +317,7 @@ def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
     ], "only what has an answer is asked about"
 
 
-@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
+@pytest.mark.parametrize("name", list(registry.published_systems("chat").index))
 def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
     if not RECORDED.has("verdicts", "paraguard_mini", name):
         pytest.skip("not judged")

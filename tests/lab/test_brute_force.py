@@ -30,7 +30,7 @@ from paraguard_utils.core.signals import ScoreWeights
 NAN = math.nan
 K, THETA = 5, 0.60
 WEIGHTS = {"drift": 0.4, "prob_shift": 0.1, "ppl": 0.5}
-READINGS = ("relative", "clipped")
+INTERPRETATIONS = ("relative", "clipped")
 
 
 # What is read from the files
@@ -166,8 +166,10 @@ class Pair:
     length: float
     stratum: tuple = ()
 
-    def score(self, reading, weights=WEIGHTS):
-        ppl = {"relative": self.ppl_relative, "clipped": self.ppl_clipped}[reading]
+    def score(self, interpretation, weights=WEIGHTS):
+        ppl = {"relative": self.ppl_relative, "clipped": self.ppl_clipped}[
+            interpretation
+        ]
         return (
             weights["drift"] * self.drift
             + weights["prob_shift"] * self.prob_shift
@@ -263,7 +265,7 @@ class Centre:
     stratum: tuple = ()
 
 
-def describe(prompts, pairs, reading, weights=WEIGHTS, k=K, theta=THETA):
+def describe(prompts, pairs, interpretation, weights=WEIGHTS, k=K, theta=THETA):
     near = grouped(
         [pair for pair in pairs if pair.rank is not None and pair.rank <= k],
         lambda pair: pair.centre,
@@ -274,7 +276,7 @@ def describe(prompts, pairs, reading, weights=WEIGHTS, k=K, theta=THETA):
             continue
         own = near.get(prompt.id, [])
         close = [pair for pair in own if pair.similarity >= theta]
-        scores = [pair.score(reading, weights) for pair in own]
+        scores = [pair.score(interpretation, weights) for pair in own]
         centre = Centre(
             id=prompt.id,
             cluster=prompt.cluster,
@@ -284,7 +286,7 @@ def describe(prompts, pairs, reading, weights=WEIGHTS, k=K, theta=THETA):
             ci=mean(scores),
             spread=deviation(scores, lost=0),
             n_theta=len(close),
-            ci_theta=mean([pair.score(reading, weights) for pair in close]),
+            ci_theta=mean([pair.score(interpretation, weights) for pair in close]),
             mates=sum(pair.same_cluster for pair in own),
             length=mean([pair.length for pair in own]),
         )
@@ -292,12 +294,12 @@ def describe(prompts, pairs, reading, weights=WEIGHTS, k=K, theta=THETA):
     return centres
 
 
-# One value a target
+# One value a system
 # ---------------------------------------------------------------------------------------------------
 
 
 def rates(prompts):
-    """How often a target refuses; of clusters with at least two scored prompts, how
+    """How often a system refuses; of clusters with at least two scored prompts, how
     they were decided.
     """
     count = Counter(prompt.label for prompt in prompts)
@@ -597,7 +599,7 @@ def deals(prompts):
     return [set(itertools.chain(*chosen)) for chosen in itertools.product(*ways)]
 
 
-def dealt_ci(prompts, rejected, pair, reading, k=K):
+def dealt_ci(prompts, rejected, pair, interpretation, k=K):
     """Mean CI(r) if these prompts were the rejected ones, neighbours retrieved anew;
     `pair` makes a pair of two.
     """
@@ -608,7 +610,7 @@ def dealt_ci(prompts, rejected, pair, reading, k=K):
 
     def ci(centre):
         near = nearest(centre, accepted, lambda a, b: pair(a, b).similarity)[:k]
-        return mean([pair(centre, other).score(reading) for other in near])
+        return mean([pair(centre, other).score(interpretation) for other in near])
 
     return mean([ci(prompts[name]) for name in rejected])
 
@@ -718,9 +720,9 @@ def assert_signals_agree(two):
 
 
 def assert_scores_agree(two, weights):
-    for reading in READINGS:
-        suffix = {"relative": "", "clipped": "_clipped"}[reading]
-        values = signals.score_pairs(two.frame, two.weights, reading)
+    for interpretation in INTERPRETATIONS:
+        suffix = {"relative": "", "clipped": "_clipped"}[interpretation]
+        values = signals.score_pairs(two.frame, two.weights, interpretation)
         score = dict(
             zip(
                 zip(two.frame["centre_id"], two.frame["neighbour_id"], strict=True),
@@ -730,12 +732,12 @@ def assert_scores_agree(two, weights):
         )
         assert score == exactly(
             {
-                (pair.centre, pair.neighbour): pair.score(reading, weights)
+                (pair.centre, pair.neighbour): pair.score(interpretation, weights)
                 for pair in two.pairs
             }
         )
 
-        centres = describe(two.prompts, two.pairs, reading, weights)
+        centres = describe(two.prompts, two.pairs, interpretation, weights)
         found = two.scores.set_index("prompt_id")
         assert sorted(found.index) == sorted(centre.id for centre in centres)
         for centre in centres:
@@ -758,7 +760,7 @@ def assert_scores_agree(two, weights):
             assert row[f"ci{suffix}_theta"] == exactly(centre.ci_theta)
 
 
-def table(prompts, pairs, centres, reading, weights):
+def table(prompts, pairs, centres, interpretation, weights):
     """The numbers of one row of Table 1, from (possibly repeated) prompts, pairs and
     centres.
     """
@@ -767,26 +769,34 @@ def table(prompts, pairs, centres, reading, weights):
         **rates(prompts),
         **summary_of(centres),
         "excess": mean(
-            list(excesses(pairs, lambda pair: pair.score(reading, weights)).values())
+            list(
+                excesses(
+                    pairs, lambda pair: pair.score(interpretation, weights)
+                ).values()
+            )
         ),
         "excess_no_prob_shift": mean(
-            list(excesses(pairs, lambda pair: pair.score(reading, rest)).values())
+            list(
+                excesses(pairs, lambda pair: pair.score(interpretation, rest)).values()
+            )
         ),
     }
 
 
 def assert_tables_agree(two, weights):
-    for reading in READINGS:
-        centres = describe(two.prompts, two.pairs, reading, weights)
-        expected = table(two.prompts.values(), two.pairs, centres, reading, weights)
-        row = confusion.target_row(
+    for interpretation in INTERPRETATIONS:
+        centres = describe(two.prompts, two.pairs, interpretation, weights)
+        expected = table(
+            two.prompts.values(), two.pairs, centres, interpretation, weights
+        )
+        row = confusion.system_row(
             "t",
             two.corpus,
             two.labels,
             two.frame,
             two.scores,
             two.clusters,
-            reading,
+            interpretation,
             two.weights,
             K,
         )
@@ -804,7 +814,7 @@ def assert_tables_agree(two, weights):
         )
         assert row["n_mixed"] == len(mixed_clusters(two.pairs))
         assert row["n_short"] == sum(centre.n_neighbours < K for centre in known)
-        assert row["few"] == (len(known) < 30)
+        assert row["too_few"] == (len(known) < 30)
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, OTHER_WEIGHTS])
@@ -835,8 +845,8 @@ def test_the_corpora_can_tell():
             len({round(pair.similarity, 12) for pair in own}) < K
             for own in near.values()
         )
-        for reading, share in (("relative", "cr60"), ("clipped", "cr75")):
-            centres = describe(two.prompts, two.pairs, reading)
+        for interpretation, share in (("relative", "cr60"), ("clipped", "cr75")):
+            centres = describe(two.prompts, two.pairs, interpretation)
             assert 0 < summary_of(centres)[share] < 1
             assert {0, 5} < {centre.n_theta for centre in centres} and {0, 1, 2, 3} <= {
                 c.mates for c in centres
@@ -866,10 +876,12 @@ def test_any_labels(often, random, seed):
     assert_signals_agree(two)
     assert_scores_agree(two, WEIGHTS)
     assert_tables_agree(two, WEIGHTS)
-    for reading in READINGS:
-        excess = primary_excess(two, signals.score_pairs(two.own, two.weights, reading))
+    for interpretation in INTERPRETATIONS:
+        excess = primary_excess(
+            two, signals.score_pairs(two.own, two.weights, interpretation)
+        )
         assert excess[0] == exactly(
-            within(two.pairs, lambda pair, name=reading: pair.score(name))
+            within(two.pairs, lambda pair, name=interpretation: pair.score(name))
         )
 
 
@@ -882,10 +894,10 @@ def primary_excess(two, values):
     return confusion.estimate_excess(two.clusters, two.own, values)
 
 
-def package_estimates(two, reading):
+def package_estimates(two, interpretation):
     """Estimates of the package: name -> Estimate."""
     score, own = (
-        signals.score_pairs(frame, two.weights, reading)
+        signals.score_pairs(frame, two.weights, interpretation)
         for frame in (two.ranked, two.own)
     )
     floor, matched, share = chance.matched_excess(
@@ -894,7 +906,7 @@ def package_estimates(two, reading):
     found = {
         **confusion.estimate_rates(two.corpus, two.labels, two.clusters),
         **confusion.estimate_scores(
-            two.corpus, two.frame, two.scores, two.clusters, reading, two.weights
+            two.corpus, two.frame, two.scores, two.clusters, interpretation, two.weights
         ),
         "floor_matched": floor,
         "excess_matched": matched,
@@ -906,22 +918,24 @@ def package_estimates(two, reading):
     return found, share
 
 
-def second_estimates(two, reading, counts):
+def second_estimates(two, interpretation, counts):
     """The same, with every cluster as often as `counts` says; neighbours and bins stay
     those of the corpus.
     """
 
     def value(pair):
-        return pair.score(reading)
+        return pair.score(interpretation)
 
     def drawn(items):
         return repeated(items, counts)
 
-    centres = describe(two.prompts, two.pairs, reading)
+    centres = describe(two.prompts, two.pairs, interpretation)
     floor, matched, share = matched_floor(drawn(strata_of_pairs(two.pairs)), value)
     pairs = drawn(two.pairs)
     found = {
-        **table(drawn(two.prompts.values()), pairs, drawn(centres), reading, WEIGHTS),
+        **table(
+            drawn(two.prompts.values()), pairs, drawn(centres), interpretation, WEIGHTS
+        ),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": within(pairs, value),
@@ -930,13 +944,13 @@ def second_estimates(two, reading, counts):
     return found, share
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("interpretation", INTERPRETATIONS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_floors_and_every_resample(seed, reading):
+def test_floors_and_every_resample(seed, interpretation):
     two = both_versions(MIXED, seed, resamples=15)
-    found, share = package_estimates(two, reading)
+    found, share = package_estimates(two, interpretation)
     once, expected_share = second_estimates(
-        two, reading, Counter(set(two.corpus["cluster_id"]))
+        two, interpretation, Counter(set(two.corpus["cluster_id"]))
     )
     assert {name: estimate[0] for name, estimate in found.items()} == exactly(once)
     assert share == exactly(expected_share) and 0 < share < 1
@@ -946,7 +960,7 @@ def test_floors_and_every_resample(seed, reading):
     for counts in two.clusters.counts:
         times = {name: int(counts[code]) for name, code in two.clusters.codes.items()}
         assert sum(times.values()) == 10
-        draws.append(second_estimates(two, reading, times)[0])
+        draws.append(second_estimates(two, interpretation, times)[0])
     for name, estimate in found.items():
         own = [draw[name] for draw in draws]
         assert list(estimate.draws) == exactly(own), name
@@ -1032,7 +1046,10 @@ def test_permutations_are_the_deals_inside_clusters():
     ways = deals(two.prompts)
     assert len(ways) == 60
     expected = [
-        [dealt_ci(two.prompts, way, pair, reading) for reading in READINGS]
+        [
+            dealt_ci(two.prompts, way, pair, interpretation)
+            for interpretation in INTERPRETATIONS
+        ]
         for way in ways
     ]
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
@@ -1040,7 +1057,10 @@ def test_permutations_are_the_deals_inside_clusters():
     near = chance.find_candidates(two.vectors, two.corpus, two.labels, K)
     signal = signals.compute_signals(two.traces, two.tokens, *near.pairs)
     scores = np.column_stack(
-        [signals.score_pairs(signal, two.weights, reading) for reading in READINGS]
+        [
+            signals.score_pairs(signal, two.weights, interpretation)
+            for interpretation in INTERPRETATIONS
+        ]
     )
     value, null, short = near.permuted(
         scores, lambda ci: ci.mean(axis=0), K, seed=0, draws=1200
@@ -1049,11 +1069,11 @@ def test_permutations_are_the_deals_inside_clusters():
     assert list(value) == exactly(expected[ways.index(given)])
     assert list(value) == exactly(
         [
-            summary_of(describe(two.prompts, two.pairs, reading))["ci"]
-            for reading in READINGS
+            summary_of(describe(two.prompts, two.pairs, interpretation))["ci"]
+            for interpretation in INTERPRETATIONS
         ]
     )
-    for place in range(len(READINGS)):
+    for place in range(len(INTERPRETATIONS)):
         own = [row[place] for row in expected]
         drawn = Counter(
             min(range(60), key=lambda i: abs(own[i] - one)) for one in null[:, place]

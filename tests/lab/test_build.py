@@ -229,7 +229,7 @@ def test_the_command_wants_a_live_store_a_file_and_a_number(command):
 
 
 def test_two_processes_do_not_build_one_corpus(results, pool):
-    file = stores.Store("test").target_path("corpus", "mine")
+    file = stores.Store("test").output_path("corpus", "mine")
     with (
         FileLock(f"{file}.lock"),
         pytest.raises(

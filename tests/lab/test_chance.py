@@ -263,18 +263,18 @@ def test_chance_of_any_labels(case):
     table, curve, found = chance.compare_with_chance(
         "m--none", corpus, one, vectors, config, clusters
     )
-    usual = table[table["reading"] == "relative"].iloc[0]
+    usual = table[table["interpretation"] == "relative"].iloc[0]
     np.testing.assert_equal(
         list(found["excess_matched"]),
         [usual[f"excess_matched{x}"] for x in ("", "_low", "_high")],
     )
     scores = confusion.score_prompts(corpus, labels, frame)
-    row = confusion.target_row("m--none", corpus, labels, frame, scores, clusters)
-    table = table.merge(pd.DataFrame([row]), on=["target", "reading"])
+    row = confusion.system_row("m--none", corpus, labels, frame, scores, clusters)
+    table = table.merge(pd.DataFrame([row]), on=["system", "interpretation"])
     assert len(curve) == 2 * len(chance.CURVE_TAUS)
     if case == "mixed":
         rejected = scores.loc[scores["label"] == "reject", "ci"]
-        shares = curve[curve["reading"] == "relative"].set_index("tau")["cr"]
+        shares = curve[curve["interpretation"] == "relative"].set_index("tau")["cr"]
         assert (
             shares[0.5] == pytest.approx((rejected >= 0.5).mean())
             and shares[0.0] == 1.0

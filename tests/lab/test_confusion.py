@@ -19,14 +19,16 @@ from paraguard_utils.report import findings
 from paraguard_utils.schemas import check_schema
 
 
-def summary(corpus, vectors, traces, labels, tokens, reading="relative", k=5):
+def summary(corpus, vectors, traces, labels, tokens, interpretation="relative", k=5):
     pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
     scores = confusion.score_prompts(corpus, labels, pairs, k=k)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     return (
         pairs,
         scores,
-        confusion.target_row("t", corpus, labels, pairs, scores, clusters, reading),
+        confusion.system_row(
+            "t", corpus, labels, pairs, scores, clusters, interpretation
+        ),
     )
 
 
@@ -84,7 +86,7 @@ def test_ci_by_hand():
     assert math.isnan(scores.loc["a1", "ci"])
 
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    row = confusion.target_row(
+    row = confusion.system_row(
         "t",
         corpus,
         labels,
@@ -219,7 +221,7 @@ def test_fewer_than_k_accepted_uses_what_there_is_and_says_so():
     )
     assert scores.loc[scores["label"] == "reject", "n_neighbours"].tolist() == [2, 2]
     assert row["n_short"] == 2
-    assert row["few"]
+    assert row["too_few"]
 
 
 def test_one_rejection_has_no_cd():
@@ -298,7 +300,7 @@ def test_empty_pairs_and_scores_survive_the_store(results, label):
     assert (table["n"] == 0).all() and table["cr60"].isna().all()
     claims = findings.count_cohort_claims(table)
     assert (
-        claims[["confirm", "contradict", "open"]].eq(0).all(axis=None)
+        claims[["confirm", "contradict", "undecided"]].eq(0).all(axis=None)
         and claims["untestable"].eq(1).all()
     )
 
@@ -311,17 +313,17 @@ def test_one_cluster_shows_no_spread():
 
 def test_a_verdict_needs_rejections_and_mixed_clusters():
     row = {
-        "target": "t",
-        "reading": "relative",
+        "system": "t",
+        "interpretation": "relative",
         "ci": 0.4,
         "excess": 0.1,
         "excess_low": 0.05,
         "excess_high": 0.15,
     }
-    row |= {"few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
+    row |= {"too_few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
     frames = [
         row,
-        row | {"few": True},
+        row | {"too_few": True},
         row | {"n_mixed": 2},
         row | {"excess_low": -0.1},
     ]
@@ -494,7 +496,9 @@ def test_cohort_cells_add_up():
     _, scores, row = summary(corpus, vectors, traces, labels, tokens)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, scores), clusters)
-    table = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
+    table = table[table["interpretation"] == "relative"].set_index(
+        ["risk", "similarity"]
+    )
     cells = table.loc[[(a, b) for a in cohorts.BIN_NAMES for b in cohorts.BIN_NAMES]]
     assert cells["n"].sum() == table.loc[("all", "all"), "n"] == row["n_reject"]
     assert table.loc[("all", "all"), "ci"] == pytest.approx(row["ci"])
@@ -587,12 +591,12 @@ def test_differences_are_paired_and_holm_adjusted():
         return {"frr": Estimate.percentile(value, np.array(draws, float))}
 
     steps = np.arange(999)
-    targets = {
+    systems = {
         "a": drawn(0.5, 0.5 + steps),
         "b": drawn(0.4, 0.4 + steps),
         "c": drawn(0.45, 500 - steps),
     }
-    found = confusion.compare_targets(targets, ["frr"]).set_index(["first", "second"])
+    found = confusion.compare_systems(systems, ["frr"]).set_index(["first", "second"])
     # a - b is 0.1 in every resample: none lies on the other side of 0, so p = 2 * 1 /
     # 1000
     assert found.loc[
@@ -610,7 +614,7 @@ def test_differences_are_paired_and_holm_adjusted():
 def test_what_cannot_be_compared_is_undefined():
     nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
     known = Estimate.percentile(1.0, np.ones(9))
-    found = confusion.compare_targets(
+    found = confusion.compare_systems(
         {"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"]
     )
     assert (
@@ -648,14 +652,14 @@ def test_orders_by_hand():
     assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]
 
 
-def test_differing_targets_by_hand():
+def test_differing_systems_by_hand():
     one, other = "x--none", "x--safety"
     table = pd.DataFrame(
         {
-            "target": [one, other, "y--none"],
-            "few": False,
+            "system": [one, other, "y--none"],
+            "too_few": False,
             "n_mixed": 99,
-            "few_dr": [False, False, True],
+            "too_few_for_dr": [False, False, True],
         }
     )
     rows = [
@@ -672,7 +676,7 @@ def test_differing_targets_by_hand():
         rows, columns=["measure", "first", "second", "difference", "p_holm"]
     )
     between = between.assign(difference_low=0.0, difference_high=0.0)
-    # CI of two models is not compared, nor DR of a target with few rejections
+    # CI of two models is not compared, nor DR of a system with few rejections
     told = findings.significant_pairs(between, table).set_index("measure")
     assert (
         told.loc["ci"].tolist() == [1, 1]

@@ -20,7 +20,7 @@ from paraguard_lab.report import review
 from paraguard_utils import stores, text
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import trace_store
@@ -138,7 +138,7 @@ def frame(n=40, seed=0, **columns):
         *validity.COVARIATE_TITLES,
         "drift",
         "prob_shift",
-        *PPL_READINGS.values(),
+        *PPL_INTERPRETATIONS.values(),
         "ci",
         "ci_clipped",
     ]
@@ -154,7 +154,7 @@ def correlated(**columns):
     made = frame(**columns)
     clusters = ClusterBootstrap(made["cluster_id"], resamples=200)
     return validity.correlate_ci({"t": made}, clusters).set_index(
-        ["reading", "covariate"]
+        ["interpretation", "covariate"]
     )
 
 
@@ -164,7 +164,7 @@ def test_r_and_rho_by_hand():
     )
     clusters = ClusterBootstrap(made["cluster_id"], resamples=50)
     table = validity.correlate_ci({"t": made}, clusters).set_index(
-        ["reading", "covariate"]
+        ["interpretation", "covariate"]
     )
     row = table.loc[("relative", "risk")]
     # centred: ci -.15 -.05 .05 .15, risk -3 -2 -1 6: r = 1.4 / sqrt(0.05 * 50); the
@@ -172,13 +172,13 @@ def test_r_and_rho_by_hand():
     assert row["r"] == pytest.approx(1.4 / np.sqrt(2.5)) and row[
         "rho"
     ] == pytest.approx(1)
-    assert row["n"] == 4 and row["few"]
+    assert row["n"] == 4 and row["too_few"]
     assert table.loc[("relative", "length"), "n"] == 3 and table.loc[
         ("relative", "length"), "r"
     ] == pytest.approx(-1)
 
 
-def test_each_reading_has_its_own_ci_and_its_own_contrast():
+def test_each_interpretation_has_its_own_ci_and_its_own_contrast():
     rng = np.random.default_rng(5)
     relative, clipped = rng.random(40), rng.random(40)
     table = correlated(
@@ -186,7 +186,7 @@ def test_each_reading_has_its_own_ci_and_its_own_contrast():
     )
     assert table.loc[("relative", "ppl"), "r"] == pytest.approx(1)
     assert table.loc[("clipped", "ppl"), "r"] == pytest.approx(-1)
-    assert not table["few"].any()
+    assert not table["too_few"].any()
 
 
 def test_a_covariate_without_spread_is_undefined():
@@ -258,7 +258,7 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     assert (
         row["n_near"] == 150
         and row["n_near_flipped"] == flipped.sum()
-        and not row["few"]
+        and not row["too_few"]
     )
     assert (
         row["flip_near"] == pytest.approx(flipped.mean())
@@ -280,7 +280,7 @@ def test_only_scored_prompts_flip():
     own = validity.pair_within_clusters(corpus, vectors).assign(similarity=1.0)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     row = validity.near_identical_flips(own, {"t": labels}, clusters).iloc[0]
-    assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["few"]
+    assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["too_few"]
     row = validity.near_identical_flips(
         own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters
     ).iloc[0]
@@ -390,7 +390,7 @@ def test_brittle_clusters_by_hand():
 
 
 @pytest.mark.parametrize("label", ["accept", "reject"])
-def test_a_target_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
+def test_a_system_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
     corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
     assert review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
     assert validity.lowest_scored_pairs(corpus, {"t": pairs}).empty
@@ -427,9 +427,9 @@ def test_examples_to_tune_on_by_hand():
         for ends in zip(pairs["centre_id"], pairs["neighbour_id"], strict=True)
     ]
 
-    def made(longer=None, wrapper=""):
+    def made(longer=None, system_prompt=""):
         return tuning_data.make_tuning_examples(
-            "t", corpus, traces, labels, pairs, longer, wrapper
+            "t", corpus, traces, labels, pairs, longer, system_prompt
         )
 
     # the nearest was cut; so was the only accepted prompt of b; c has none
@@ -439,12 +439,12 @@ def test_examples_to_tune_on_by_hand():
             {"role": "user", "content": "text 0"},
             {"role": "assistant", "content": "answer 3"},
         ],
-        "target": "t",
+        "system": "t",
         "cluster_id": "a",
         "prompt_id": "p000",
         "answered_as": "p003",
     }
-    assert made(wrapper="Be safe.")[0]["messages"][0] == {
+    assert made(system_prompt="Be safe.")[0]["messages"][0] == {
         "role": "system",
         "content": "Be safe.",
     }
@@ -461,7 +461,7 @@ def test_examples_to_tune_on_by_hand():
     (row,) = tuning_data.count_tuning_examples({"t": made()}, {"t": pairs}).to_dict(
         "records"
     )
-    assert row == {"target": "t", "rejections": 2, "examples": 1, "clusters": 1}
+    assert row == {"system": "t", "rejections": 2, "examples": 1, "clusters": 1}
     unfit = (
         {"response": "I'm Sorry, but yes"},
         {"finish_reason": "length"},
@@ -552,9 +552,9 @@ def test_on_recorded_answers(recorded_corpus):
     table = validity.correlate_ci(
         {name: made}, ClusterBootstrap(recorded_corpus["cluster_id"])
     )
-    same = table[table["covariate"] == "similarity"].set_index("reading")
+    same = table[table["covariate"] == "similarity"].set_index("interpretation")
     kept = recorded.read("tables", "ci_correlations").query(
-        "target == @name and covariate == 'similarity'"
+        "system == @name and covariate == 'similarity'"
     )
     for column in ("n", "r", "r_low", "r_high"):
         assert same[column].to_numpy() == pytest.approx(
@@ -603,5 +603,5 @@ def test_the_figure_says_where_r_is_undefined():
     assert [label.get_text() for label in axis.get_yticklabels()][2] == "surface risk"
     assert [note.get_text() for note in axis.texts].count(
         "undefined"
-    ) == 2  # one in each reading
+    ) == 2  # one in each interpretation
     assert "mine, n = 40" in axis.get_title("left")

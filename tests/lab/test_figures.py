@@ -27,7 +27,7 @@ from paraguard_utils.analysis import cohorts as cohort_tables
 from paraguard_utils.analysis import confusion, pipeline, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PPL_READINGS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.corpus import gates
 from paraguard_utils.report import figures
 from paraguard_utils.report.figures import cohorts as cohort_figures
@@ -74,22 +74,29 @@ def drawn():
     groups = ClusterBootstrap(corpus["cluster_id"], 50)
     table = pd.DataFrame(
         [
-            confusion.target_row("mine", corpus, labels, pairs, scores, groups, reading)
-            for reading in PPL_READINGS
+            confusion.system_row(
+                "mine", corpus, labels, pairs, scores, groups, interpretation
+            )
+            for interpretation in PPL_INTERPRETATIONS
         ]
     )
     rejections = pipeline.stack_rejections({"mine": scores})
     correlations = pd.DataFrame(
-        {"target": "mine", "reading": list(PPL_READINGS), "r": -0.1}
+        {"system": "mine", "interpretation": list(PPL_INTERPRETATIONS), "r": -0.1}
     )
     correlations = correlations.assign(r_low=-0.3, r_high=0.1)
     cells = pd.MultiIndex.from_product(
-        [("mine", "theirs"), PPL_READINGS, [*BIN_NAMES, "all"], [*BIN_NAMES, "all"]],
-        names=["target", "reading", "risk", "similarity"],
+        [
+            ("mine", "theirs"),
+            PPL_INTERPRETATIONS,
+            [*BIN_NAMES, "all"],
+            [*BIN_NAMES, "all"],
+        ],
+        names=["system", "interpretation", "risk", "similarity"],
     ).to_frame(index=False)
     cohorts = cells.assign(
         n=rng.integers(20, 90, len(cells)),
-        few=False,
+        too_few=False,
         **made(rng, len(cells), "ci", "cr60"),
     )
     cohorts.loc[0, ["n", "ci", "ci_low", "ci_high"]] = 0, np.nan, np.nan, np.nan
@@ -124,8 +131,8 @@ def drawn():
     }
     taus = pd.DataFrame(
         {
-            "target": "mine",
-            "reading": "relative",
+            "system": "mine",
+            "interpretation": "relative",
             "tau": chance.CURVE_TAUS,
             "cr": 1 - chance.CURVE_TAUS,
         }
@@ -154,10 +161,10 @@ def drawn():
         groups,
     )
     split = pd.DataFrame(
-        [whole, whole | {"decoding": "drawn", "dice": 0.2, "few": False}]
+        [whole, whole | {"decoding": "drawn", "chance": 0.2, "too_few": False}]
     )
     cells = pd.MultiIndex.from_product(
-        [MEASURE_TITLES, ("dice", "perplexity"), (0.2, 0.5), (0.0, 0.8)]
+        [MEASURE_TITLES, ("chance", "perplexity"), (0.2, 0.5), (0.0, 0.8)]
     )
     truth = cells.set_names(["measure", "wording", "frr", "correlation"]).to_frame(
         index=False
@@ -170,11 +177,11 @@ def drawn():
         {"system": ["mine", "mine", "theirs", "theirs"], "noise": [0.0, 0.2] * 2}
     )
     turned = turned.assign(**made(rng, len(turned), *MEASURE_TITLES))
-    guards = pd.DataFrame({"target": ["mine", "theirs"]}).assign(
+    guards = pd.DataFrame({"system": ["mine", "theirs"]}).assign(
         **made(rng, 2, "benign_rejected", "twins_rejected")
     )
     swept = pd.DataFrame(
-        {"target": ["mine"] * 4 + ["theirs"] * 4, "threshold": [0.1, 0.2, 0.3, 0.4] * 2}
+        {"system": ["mine"] * 4 + ["theirs"] * 4, "threshold": [0.1, 0.2, 0.3, 0.4] * 2}
     )
     swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
     told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
@@ -182,12 +189,12 @@ def drawn():
         name for name in surrogate.DISCLOSURE_SETTINGS if name != "text, drawn"
     ] + list(surrogate.DISCLOSURE_SETTINGS)
     told = told.assign(
-        target="mine--safety", few=False, **made(rng, 9, "rho", "ci_change")
+        system="mine--safety", too_few=False, **made(rng, 9, "rho", "ci_change")
     )
     vetoed = pd.DataFrame(
         [("mine", score, at) for score in VETO_SCORES for at in (0.2, 0.5, 0.8)]
     )
-    vetoed = vetoed.set_axis(["target", "score", "threshold"], axis="columns")
+    vetoed = vetoed.set_axis(["system", "score", "threshold"], axis="columns")
     vetoed = vetoed.assign(**made(rng, len(vetoed), "gained", "lost", "lost_random"))
     by_source = pd.DataFrame(
         [
@@ -196,37 +203,43 @@ def drawn():
             for source in ("one", "two", "all")
         ]
     )
-    by_source = by_source.set_axis(["target", "source"], axis="columns").assign(
+    by_source = by_source.set_axis(["system", "source"], axis="columns").assign(
         **made(rng, 6, "frr", "dr")
     )
-    by_source["few_dr"] = by_source["few"] = False
+    by_source["too_few_for_dr"] = by_source["too_few"] = False
     tried = ["a", "behind-b", "behind-c", "threshold", "d", "e", "rewritten"]
     remedied = pd.DataFrame(
-        {"target": "mine--safety", "remedy": [UNTOUCHED, *tried], "few_change": False}
+        {
+            "system": "mine--safety",
+            "remedy": [UNTOUCHED, *tried],
+            "too_few_for_change": False,
+        }
     )
     remedied = remedied.assign(
         **made(rng, 8, "frr", "twins", "dr", "frr_change", "twins_change", "dr_change")
     )
-    remedied.loc[remedied["remedy"] == "d", ["dr", "few_change"]] = (
+    remedied.loc[remedied["remedy"] == "d", ["dr", "too_few_for_change"]] = (
         np.nan,
         True,
     )  # all decided alike
     swept_by_token = pd.DataFrame(
         {
-            "target": "mine--safety",
+            "system": "mine--safety",
             "threshold": [0.9, 0.5],
             "frr": [0.1, 0.8],
             "twins": [0.3, 0.9],
         }
     )
-    shared = pd.DataFrame({"target": ["mine--safety", "theirs"], "few": [False, True]})
+    shared = pd.DataFrame(
+        {"system": ["mine--safety", "theirs"], "too_few": [False, True]}
+    )
     shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
     curves = pd.DataFrame(
-        {"target": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "few": False}
+        {"system": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "too_few": False}
     )
     curves = curves.assign(**made(rng, 3, "dr"))
     words = pd.DataFrame(
-        {"target": "mine--safety", "kind": "family", "term": ["hate", "sexual"]}
+        {"system": "mine--safety", "kind": "family", "term": ["hate", "sexual"]}
     )
     words = words.assign(
         p_holm=[0.2, 0.01],
@@ -235,7 +248,7 @@ def drawn():
         odds_ratio_high=[3.0, np.inf],
     )
     again = shared.assign(
-        few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins")
+        too_few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins")
     )
     return {
         "both_corpora": (figures.plot_both_corpora(guards), guards),
@@ -265,7 +278,7 @@ def drawn():
         "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
         "cohort_regression": (figures.plot_cohort_regression(fitted), fitted),
         "triggers": (figures.plot_triggers(words), words),
-        "target_overview": (figures.plot_targets(table), table),
+        "system_overview": (figures.plot_systems(table), table),
         "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
         "fig3_ci_similarity": (
             figures.plot_ci_against_similarity(rejections, correlations),
@@ -331,12 +344,12 @@ def test_bars_are_as_long_as_their_parts():
         "meaning": 0.4,
         "style": 0.1,
         "wording": 0.3,
-        "dice": 0.2,
+        "chance": 0.2,
         "meaning_low": 0.3,
         "meaning_high": 0.5,
     }
     rows = pd.DataFrame(
-        [{"target": "t", "decoding": "drawn", "n": 99, "few": True, **parts}]
+        [{"system": "t", "decoding": "drawn", "n": 99, "too_few": True, **parts}]
     )
     figure = figures.plot_variance_parts(rows)
     bars = {
@@ -382,15 +395,15 @@ def test_black_text_can_be_read_on_every_shade_and_part():
 def test_coloured_words_can_be_read_on_white():
     words = [
         *style.DECISION_COLOURS.values(),
-        *style.READING_COLOURS.values(),
+        *style.INTERPRETATION_COLOURS.values(),
         style.GREY,
     ]
     assert 1.05 / (luminance(words).max() + 0.05) >= 3.5
 
 
-MEANINGS = {
+REQUESTS = {
     "decision": tuple(style.DECISION_COLOURS.values()),
-    "reading": tuple(style.READING_COLOURS.values()),
+    "interpretation": tuple(style.INTERPRETATION_COLOURS.values()),
     "model": style.MODEL_COLOURS,
     "part": tuple(style.PART_COLOURS.values()),
     "other": style.OTHER_COLOURS,
@@ -401,7 +414,7 @@ MEANINGS = {
 
 def test_a_colour_has_one_meaning():
     colours = [
-        mpl.colors.to_hex(colour) for group in MEANINGS.values() for colour in group
+        mpl.colors.to_hex(colour) for group in REQUESTS.values() for colour in group
     ]
     assert len(set(colours)) == len(colours)
 
@@ -445,8 +458,8 @@ def lab(colours, seen):
 
 @pytest.mark.parametrize("sight", BLIND)
 def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(sight):
-    for group in ("decision", "reading", "model", "part"):
-        for one, other in combinations(lab(MEANINGS[group], BLIND[sight]), 2):
+    for group in ("decision", "interpretation", "model", "part"):
+        for one, other in combinations(lab(REQUESTS[group], BLIND[sight]), 2):
             assert np.linalg.norm(one - other) > 15, (
                 group
             )  # six times what the eye just notices
@@ -466,7 +479,7 @@ FUNCTIONS = {
     "sensitivity_k": "plot_against_k",
     "sensitivity_settings": "plot_settings",
     "proxies": "plot_surrogate_levels",
-    "target_overview": "plot_targets",
+    "system_overview": "plot_systems",
 }
 
 
@@ -530,15 +543,18 @@ def panels(figure):
 
 
 @pytest.mark.slow
-def test_intervals_of_targets_are_the_panels(pictures):
-    figure, table = pictures["target_overview"]
-    relative = table[table["reading"] == "relative"]
+def test_intervals_of_systems_are_the_panels(pictures):
+    figure, table = pictures["system_overview"]
+    relative = table[table["interpretation"] == "relative"]
     for axis, measure in zip(
         panels(figure), ("frr", "dr", "ci", "cr60", "cd"), strict=True
     ):
         same(estimates(axis), numbers(relative, measure))
     figure, table = pictures["against_floors"]
-    by = [table[table["reading"] == reading] for reading in PPL_READINGS]
+    by = [
+        table[table["interpretation"] == interpretation]
+        for interpretation in PPL_INTERPRETATIONS
+    ]
     ci = np.vstack(
         [numbers(rows, measure) for rows in by for measure in ("ci", "floor_matched")]
     )
@@ -551,7 +567,7 @@ def test_intervals_of_targets_are_the_panels(pictures):
         same(estimates(axis), np.vstack([numbers(rows, measure) for rows in by]))
 
 
-def test_remedies_lead_from_the_untouched_target_to_where_their_rates_are(pictures):
+def test_remedies_lead_from_the_untouched_system_to_where_their_rates_are(pictures):
     figure, table = pictures["remedy_map"]
     named = [
         "softer instruction",
@@ -617,8 +633,10 @@ def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
     rows = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]
     by = [
-        table[table["reading"] == reading].set_index("covariate").loc[rows]
-        for reading in PPL_READINGS
+        table[table["interpretation"] == interpretation]
+        .set_index("covariate")
+        .loc[rows]
+        for interpretation in PPL_INTERPRETATIONS
     ]
     same(estimates(panels(figure)[0]), np.vstack([numbers(part, "r") for part in by]))
     marks = [
@@ -631,14 +649,14 @@ def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
 
 def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
     rng = np.random.default_rng(3)
-    own = pd.DataFrame({"target": "t", "mean_similarity": rng.uniform(0.1, 0.9, 240)})
+    own = pd.DataFrame({"system": "t", "mean_similarity": rng.uniform(0.1, 0.9, 240)})
     own["cluster_id"] = [f"c{i // 4}" for i in range(240)]
     own["ci"] = 0.6 - 0.3 * own["mean_similarity"] + rng.normal(0, 0.02, 240)
     own["ci_clipped"] = own["ci"] + 0.2
     r = pd.DataFrame(
         {
-            "target": "t",
-            "reading": list(PPL_READINGS),
+            "system": "t",
+            "interpretation": list(PPL_INTERPRETATIONS),
             "r": -0.9,
             "r_low": -0.95,
             "r_high": -0.85,
@@ -669,7 +687,7 @@ def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
 def test_fig_5_is_the_cr_of_the_papers_cohorts_and_shades_are_ci(pictures):
     figure, table = pictures["cohort_cells"]
     relative = table[
-        (table["reading"] == "relative")
+        (table["interpretation"] == "relative")
         & table["risk"].isin(BIN_NAMES)
         & table["similarity"].isin(BIN_NAMES)
     ]
@@ -680,7 +698,7 @@ def test_fig_5_is_the_cr_of_the_papers_cohorts_and_shades_are_ci(pictures):
     ]
     ends = set()
     for axis in maps:
-        own = relative[relative["target"] == axis.get_title(loc="left")].set_index(
+        own = relative[relative["system"] == axis.get_title(loc="left")].set_index(
             ["risk", "similarity"]
         )["ci"]
         mesh = axis.collections[0]
@@ -705,7 +723,10 @@ def test_fig_5_is_the_cr_of_the_papers_cohorts_and_shades_are_ci(pictures):
         same(
             estimates(axis),
             np.vstack(
-                [numbers(rows[rows["reading"] == one], "cr60") for one in PPL_READINGS]
+                [
+                    numbers(rows[rows["interpretation"] == one], "cr60")
+                    for one in PPL_INTERPRETATIONS
+                ]
             ),
         )
         assert [
@@ -726,7 +747,7 @@ def test_flips_and_odds_are_the_panels(pictures):
         for line in panels(figure)[0].lines
         if line.get_marker() == "o"
     ]
-    own = table[table["target"] == table["target"].iloc[0]]
+    own = table[table["system"] == table["system"].iloc[0]]
     assert dots == pytest.approx(own["odds_ratio"].tolist(), nan_ok=True)
 
 
@@ -734,12 +755,12 @@ def test_settings_are_drawn_as_differences_from_the_default():
     rows = [
         ("scaling", "relative", "t", 30, 0.4, 0.3, 0.5, 0.10, 0.05, 0.15),
         ("scaling", "clipped", "t", 30, 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
-        ("scaling", "clipped", "few", 29, 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
+        ("scaling", "clipped", "too_few", 29, 0.7, 0.6, 0.9, 0.04, 0.01, 0.09),
         ("theta", "none", "t", 30, 0.4, 0.3, 0.5, np.nan, np.nan, np.nan),
         ("theta", "0.90", "t", 30, 0.1, 0.0, 0.2, np.nan, np.nan, np.nan),
     ]
     names = ["n", "ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
-    table = pd.DataFrame(rows, columns=["dimension", "setting", "target", *names])
+    table = pd.DataFrame(rows, columns=["dimension", "setting", "system", *names])
     figure = figures.plot_settings(table)
     ci, excess, _ = figure.axes
     same(estimates(ci), np.array([[0.3, 0.2, 0.5], [-0.3, -0.4, -0.2]]))
@@ -761,7 +782,9 @@ def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
         "text\nall three lent", "text, drawn\non what was asked again", "text\non what was asked again",
     ]  # fmt: skip
     assert (
-        len(estimates(figures.plot_surrogate_levels(table.assign(few=True)).axes[0]))
+        len(
+            estimates(figures.plot_surrogate_levels(table.assign(too_few=True)).axes[0])
+        )
         == 0
     )
 
@@ -775,7 +798,7 @@ def test_curves_are_the_panels(pictures):
     figure, table = pictures["known_truth"]
     for axis, measure in zip(panels(figure), MEASURE_TITLES, strict=True):
         own = table[table["measure"] == measure].sort_values("correlation")
-        drawn_ones = [("dice", 0.2), ("dice", 0.5), ("perplexity", 0.2)]
+        drawn_ones = [("chance", 0.2), ("chance", 0.5), ("perplexity", 0.2)]
         parts = [
             own[(own["wording"] == wording) & (own["frr"] == rate)]
             for wording, rate in drawn_ones

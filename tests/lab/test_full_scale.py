@@ -11,7 +11,7 @@ from paraguard_lab.report import full_scale
 from paraguard_utils import paths, stores
 from paraguard_utils.settings import CORPUS
 
-TARGET = "smollm2-135m-instruct-q4_1--safety"
+SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
 
 def test_rates_by_benchmark_by_hand():
@@ -31,31 +31,31 @@ def test_rates_by_benchmark_by_hand():
     # within 4 of 6; between 12 x 10 ordered pairs: 2 x 6 x 6 differ in all, 2 x 4 of
     # them within: 64 of 120
     assert rows.loc["all", "dr"] == pytest.approx((4 / 6) / (64 / 120))
-    assert rows["frr"].tolist() == [0.5, 0.5, 0.5] and rows["few_dr"].all()
+    assert rows["frr"].tolist() == [0.5, 0.5, 0.5] and rows["too_few_for_dr"].all()
 
 
 @pytest.fixture
 def scored(results):
-    """A live store with a recorded target, as if its corpus were another one."""
+    """A live store with a recorded system, as if its corpus were another one."""
     store = stores.Store("test")
     for kind, name in (
         ("corpus", ("public",)),
-        ("traces", ("public", TARGET)),
-        ("labels", ("public", TARGET)),
+        ("traces", ("public", SYSTEM)),
+        ("labels", ("public", SYSTEM)),
     ):
         source = stores.Store(stores.RECORDED).path(
             kind, *(CORPUS if part == "public" else part for part in name)
         )
-        target = store.target_path(kind, *name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        system = store.output_path(kind, *name)
+        system.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, system)
         if kind != "corpus":
-            shutil.copyfile(f"{source}.meta.json", f"{target}.meta.json")
+            shutil.copyfile(f"{source}.meta.json", f"{system}.meta.json")
     for table, _ in full_scale.NOTEBOOK_TABLES.values():
         frame = stores.Store(stores.RECORDED).read("tables", table)
         own = (
-            frame[frame["target"].eq(TARGET)].assign(store="test")
-            if "target" in frame
+            frame[frame["system"].eq(SYSTEM)].assign(store="test")
+            if "system" in frame
             else frame
         )
         store.write(
@@ -83,14 +83,14 @@ def test_a_store_is_described_without_a_word_of_its_texts(scored, command):
         ]
     known = (
         stores.Store(stores.RECORDED)
-        .read("tables", "table1_targets")
-        .set_index(["target", "reading"])
+        .read("tables", "table1_systems")
+        .set_index(["system", "interpretation"])
     )
     sources = scored.read("tables", "public_sources").set_index("source")
     assert sources.loc["all", "dr"] == pytest.approx(
-        known.loc[(TARGET, "relative"), "dr"], abs=1e-4
+        known.loc[(SYSTEM, "relative"), "dr"], abs=1e-4
     )
-    assert scored.read("tables", "public_targets")["gb"].gt(0).all()
+    assert scored.read("tables", "public_systems")["gb"].gt(0).all()
 
 
 def test_tables_of_another_corpus_are_one_clear_error(scored, command):

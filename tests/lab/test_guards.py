@@ -103,8 +103,8 @@ def check_entry(loaded):
 
 
 def test_every_guard_of_the_panel_is_published():
-    assert set(registry.published_targets("guard", "refusal").index) == set(PANEL)
-    assert set(registry.published_targets("refusal").index) == set(REFUSALS)
+    assert set(registry.published_systems("guard", "refusal").index) == set(PANEL)
+    assert set(registry.published_systems("refusal").index) == set(REFUSALS)
 
 
 def test_the_cut_of_a_share_is_the_lowest_score_that_few_enough_reach():
@@ -187,7 +187,7 @@ def test_a_refusal_guard_says_what_to_run_and_where_it_is_not_scored(
     assert capsys.readouterr().err.count("left out: ") == len(REFUSALS)
     advice = (
         r"answers of me/it without a system prompt; run: paraguard run 02 --store live"
-        r" --model me/it -p wrappers="
+        r" --model me/it -p system prompts="
     )
     with pytest.raises(Missing, match=advice):
         own_refusals(live, True, guard="refusal:me/it")
@@ -287,8 +287,8 @@ def test_the_packaged_chat_model_gives_a_probability_of_yes():
     model = loading.load_model(
         loading.resolve_model("smollm2-135m-instruct"), packed=False
     )
-    before, after = prompting.render_wrapper(
-        model.tokenizer, registry.wrappers()["moderation"]["text"]
+    before, after = prompting.render_system_prompt(
+        model.tokenizer, registry.system_prompts()["moderation"]["text"]
     )
     ids = model.tokenizer(
         before + PLAIN + after, add_special_tokens=False, return_tensors="pt"
@@ -957,7 +957,7 @@ def test_setting_up_goes_on_where_a_package_is_gone(tmp_path):
         flags=re.DOTALL,
     )
     pip = (
-        f"{sys.executable} -m pip install --no-index --find-links {tmp_path} --target"
+        f"{sys.executable} -m pip install --no-index --find-links {tmp_path} --system"
         f" {tmp_path / 'site'}"
     )
     command = step.replace("$$", "$").replace("$(PY) -m pip install", pip)

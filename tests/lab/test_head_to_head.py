@@ -16,10 +16,10 @@ RECORDED = stores.Store(stores.RECORDED)
 def test_what_moves_a_measure_by_hand(monkeypatch):
     monkeypatch.setattr(predictions, "MEASURE_TITLES", {"m": "m"})
     cells = [
-        ("dice", 0.2, 0.0, 1.0),
-        ("dice", 0.2, 0.8, 0.6),
-        ("dice", 0.5, 0.0, 1.1),
-        ("dice", 0.5, 0.8, 0.6),
+        ("chance", 0.2, 0.0, 1.0),
+        ("chance", 0.2, 0.8, 0.6),
+        ("chance", 0.5, 0.0, 1.1),
+        ("chance", 0.5, 0.8, 0.6),
     ]
     cells += [
         ("perplexity", 0.2, 0.0, 1.2),
@@ -80,45 +80,45 @@ def test_the_recorded_verdicts_are_on_the_third_model():
         .str.contains("|".join(predictions.SEEN_MODELS), regex=True)
         .any()
     )
-    few = (
-        RECORDED.read("tables", "table1_targets")
-        .drop_duplicates("target")
-        .set_index("target")["few_dr"]
+    too_few = (
+        RECORDED.read("tables", "table1_systems")
+        .drop_duplicates("system")
+        .set_index("system")["too_few_for_dr"]
     )
     for row in table.itertuples():
-        assert (row.verdict == "few") == few[row.about.split(" | ")].any()
+        assert (row.verdict == "too_few") == too_few[row.about.split(" | ")].any()
 
 
-def of_one_target(name):
+def of_one_system(name):
     made = {
         table: RECORDED.read("tables", table)
-        for table in ("table1_targets", "validity", "variance")
+        for table in ("table1_systems", "validity", "variance")
     }
-    made = {table: frame[frame["target"] == name] for table, frame in made.items()}
+    made = {table: frame[frame["system"] == name] for table, frame in made.items()}
     return made | dict.fromkeys(
         ("table1_differences", "floor_differences"),
-        confusion.compare_targets({name: {}}, []),
+        confusion.compare_systems({name: {}}, []),
     )
 
 
 @pytest.mark.parametrize(("corpus", "judged"), [(CORPUS, 0), ("another", 6)])
-def test_targets_whose_answers_were_seen_are_not_judged_on_them(corpus, judged):
-    made = of_one_target("smollm2-135m-instruct-q4_1--safety")
+def test_systems_whose_answers_were_seen_are_not_judged_on_them(corpus, judged):
+    made = of_one_system("smollm2-135m-instruct-q4_1--safety")
     assert (
         len(predictions.judge_predictions(predictions.prediction_tables(made, corpus)))
         == judged
     )
 
 
-def test_one_target_has_no_pairs_to_judge():
+def test_one_system_has_no_pairs_to_judge():
     one = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
     found = predictions.judge_predictions(
-        predictions.prediction_tables(of_one_target(one), CORPUS)
+        predictions.prediction_tables(of_one_system(one), CORPUS)
     )
     assert set(found["number"]) == {1, 3, 4, 6, 7, 8} and set(found["about"]) == {one}
 
 
-def test_pairs_are_judged_where_they_are_wrappers_of_one_model():
+def test_pairs_are_judged_where_they_are_system_prompts_of_one_model():
     # a: FRR 0.1 apart; b: 0.2 apart, and one of them refuses too little
     frr = [
         ("a--none", "a--safety", 0.1),
@@ -133,13 +133,13 @@ def test_pairs_are_judged_where_they_are_wrappers_of_one_model():
     dr = pairs.assign(
         measure="dr", difference=0.0, difference_low=-0.1, difference_high=0.1
     )
-    targets = pd.DataFrame(
+    systems = pd.DataFrame(
         {
-            "target": ["a--none", "a--safety", "b--none", "b--safety"],
-            "few_dr": [False] * 3 + [True],
+            "system": ["a--none", "a--safety", "b--none", "b--safety"],
+            "too_few_for_dr": [False] * 3 + [True],
         }
     )
-    made = dict.fromkeys(("table1_targets", "variance", "validity"), targets)
+    made = dict.fromkeys(("table1_systems", "variance", "validity"), systems)
     made |= {"table1_differences": pd.concat([pairs.assign(measure="frr"), dr])}
     made |= {
         "floor_differences": dr.assign(
@@ -155,7 +155,11 @@ def test_pairs_are_judged_where_they_are_wrappers_of_one_model():
     )
     said = found[["number", "about", "verdict"]].to_numpy().tolist()
     b = "b--none | b--safety"
-    assert said == [[2, b, "few"], [5, "a--none | a--safety", "holds"], [5, b, "few"]]
+    assert said == [
+        [2, b, "too_few"],
+        [5, "a--none | a--safety", "holds"],
+        [5, b, "too_few"],
+    ]
 
 
 def test_benchmarks_hold_every_measure_and_cell():
@@ -169,7 +173,7 @@ def test_benchmarks_hold_every_measure_and_cell():
     nothing = worlds[
         (worlds["measure"] == "dr")
         & (worlds["correlation"] == 0)
-        & (worlds["wording"] == "dice")
+        & (worlds["wording"] == "chance")
     ]
     assert ((nothing["low"] < 1) & (nothing["high"] > 1)).all()
     task = stores.read_file(paths.BENCHMARKS_FOLDER / "sentiment.csv", "tables")

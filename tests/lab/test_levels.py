@@ -1,5 +1,5 @@
 """What a server tells: traces completed by hand, what is never lent, and recorded
-targets as if less were known.
+systems as if less were known.
 """
 
 import numpy as np
@@ -74,7 +74,7 @@ def test_each_level_by_hand():
     assert shift(full) == pytest.approx(0.4)
     tokens = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, LENT)
     assert signals.trace_perplexity(tokens) == pytest.approx([5, 2]), (
-        "the surrogate's, in the target's order"
+        "the surrogate's, in the system's order"
     )
     assert shift(tokens) == pytest.approx(0.4)
     text = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT)
@@ -191,7 +191,7 @@ def test_what_a_server_did_not_tell_is_not_lent():
 
 
 @pytest.mark.parametrize("level", [surrogate.LEVEL_ANSWER_TOKENS, surrogate.LEVEL_TEXT])
-def test_a_served_target_may_know_nothing_of_its_tokens(level):
+def test_a_served_system_may_know_nothing_of_its_tokens(level):
     served = OWN.assign(**{name: [value] * 2 for name, value in NOT_TOLD.items()})
     made = surrogate.fill_from_surrogate(served, level, LENT)
     pd.testing.assert_frame_equal(
@@ -244,7 +244,7 @@ def test_who_lends():
         "no model lends to itself"
     )
     assert surrogate.find_surrogate("mine--none", there) is None, (
-        "another wrapper is another question"
+        "another system prompt is another question"
     )
 
 
@@ -286,7 +286,7 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
 
 
 def test_nothing_lent_is_nothing_changed():
-    """A target that is its own surrogate scores as ever at `full`, and its ranks agree
+    """A system that is its own surrogate scores as ever at `full`, and its ranks agree
     with themselves.
     """
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
@@ -302,8 +302,8 @@ def test_nothing_lent_is_nothing_changed():
         )
 
 
-def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
-    """A target whose measures have these draws, by own signals and as they are told."""
+def compared(name, ci, lender="s--x", interpretation="relative", told=None, n=30):
+    """A system whose measures have these draws, by own signals and as they are told."""
 
     def estimates(draws):
         draws = np.array(draws, float)
@@ -315,7 +315,16 @@ def compared(name, ci, lender="s--x", reading="relative", told=None, n=30):
     rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
     found = known if told is None else estimates(told)
     return surrogate.SurrogateComparison(
-        name, lender, surrogate.ALL_PROMPTS, reading, "full", n, 0, rho, found, known
+        name,
+        lender,
+        surrogate.ALL_PROMPTS,
+        interpretation,
+        "full",
+        n,
+        0,
+        rho,
+        found,
+        known,
     )
 
 
@@ -331,21 +340,21 @@ def test_orders_by_hand():
         ]
     )
     row = rows[rows["measure"] == "ci"].set_index("among")
-    counts = ["targets", "pairs", "kept", "sure", "sure_kept", "sure_turned"]
+    counts = ["systems", "pairs", "kept", "sure", "sure_kept", "sure_turned"]
     assert row.loc["all", counts].tolist() == [3, 3, 1, 3, 1, 2]
     assert (
         row.loc["same surrogate", counts].tolist()
         == [3, 1, 1, 1, 1, 0]
         == row.loc["same model", counts].tolist()
     )
-    assert rows["rho"].isna().all(), "three targets"
+    assert rows["rho"].isna().all(), "three systems"
     assert (
         surrogate.surrogate_orders(own[:1])["pairs"].eq(0).all()
         and surrogate.surrogate_orders([]).empty
     )
 
 
-def test_ranks_of_eight_targets_by_hand():
+def test_ranks_of_eight_systems_by_hand():
     own = [compared(f"m--{i}", [i, i]) for i in range(6)]
     # Told, the last two of eight change places: sum of d^2 is 2, rho = 1 - 6 * 2 / (8 *
     # 63) = 1 - 1 / 42
@@ -360,7 +369,7 @@ def test_ranks_of_eight_targets_by_hand():
     assert row["sure"] == 28 and row["sure_kept"] == 27 and row["sure_turned"] == 1
 
 
-def test_predictions_are_judged_on_targets_with_enough_rejections():
+def test_predictions_are_judged_on_systems_with_enough_rejections():
     table = surrogate.surrogate_table(
         [compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)],
         ["m--a", "m--b", "m--c"],
@@ -375,13 +384,13 @@ def test_predictions_are_judged_on_targets_with_enough_rejections():
     ).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
     assert predictions.judge_predictions({"proxies": low})["verdict"].tolist() == [
-        "open"
+        "undecided"
     ]
 
 
 @pytest.mark.slow
-def test_recorded_targets_as_if_less_were_known(recorded_corpus):
-    """Sixty clusters of one target: decisions stay, what is own stays, and the table
+def test_recorded_systems_as_if_less_were_known(recorded_corpus):
+    """Sixty clusters of one system: decisions stay, what is own stays, and the table
     says so.
     """
     store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
@@ -403,15 +412,15 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     )
     assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
     rows = found[
-        (found["target"] == name) & (found["reading"] == "relative")
+        (found["system"] == name) & (found["interpretation"] == "relative")
     ].set_index(["prompts", "setting"])
     assert (
         rows.loc["drawn"].index.tolist() == list(surrogate.DISCLOSURE_SETTINGS)
         and (rows["left_out"] == 0).all()
     )
     own = (
-        store.read("tables", "table1_targets")
-        .set_index(["target", "reading"])
+        store.read("tables", "table1_systems")
+        .set_index(["system", "interpretation"])
         .loc[(name, "relative")]
     )
     for measure in surrogate.SURROGATE_MEASURES:
@@ -421,7 +430,7 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
     # The drawn part is what would be scored, had nothing else been asked.
     part = recorded_corpus[recorded_corpus["prompt_id"].isin(draws[name]["prompt_id"])]
     vectors = encoder.stored_vectors(store, "paraguard_mini", part["text"])
-    few = [
+    too_few = [
         frame.loc[part.index].reset_index(drop=True)
         for frame in (scored[name].traces, scored[name].labels)
     ]
@@ -430,13 +439,13 @@ def test_recorded_targets_as_if_less_were_known(recorded_corpus):
         scored[lender].tokens,
     )
     made = surrogate.fill_from_surrogate(
-        few[0], surrogate.LEVEL_TEXT, lent, draws[name]
+        too_few[0], surrogate.LEVEL_TEXT, lent, draws[name]
     )
     pairs = signals.compute_pairs(
         part.reset_index(drop=True),
         vectors,
         made,
-        few[1],
+        too_few[1],
         signals.DriftCache(lent, tokens),
     )
     near = pairs[
@@ -467,7 +476,7 @@ SERVED, MODEL, LENDER = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", surrogate.DISCLOSURE_LEVELS)
-def test_a_served_target_is_scored_with_what_a_surrogate_lends(
+def test_a_served_system_is_scored_with_what_a_surrogate_lends(
     level, results, recorded_corpus
 ):
     record, live = stores.Store(stores.RECORDED), stores.Store("test")
@@ -519,7 +528,7 @@ def test_a_served_target_is_scored_with_what_a_surrogate_lends(
     )
 
 
-def test_a_served_target_without_a_surrogate_says_what_to_run(results, recorded_corpus):
+def test_a_served_system_without_a_surrogate_says_what_to_run(results, recorded_corpus):
     live, corpus = (
         stores.Store("test"),
         recorded_corpus.head(3).assign(text=["a b", "c d", "e f"]),

@@ -69,22 +69,24 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
 
 
-def ask_and_score(wrappers, **parameters):
+def ask_and_score(system_prompts, **parameters):
     """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a
     kernel of its own.
     """
-    run_here("02_querying", **parameters, max_new_tokens=8, wrappers=wrappers)
+    run_here(
+        "02_querying", **parameters, max_new_tokens=8, system_prompts=system_prompts
+    )
     run_here("03_scoring", **parameters)
 
 
 @pytest.mark.weekly
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results):
     ask_and_score(["safety"], store="test", model=str(tiny_folder))
-    table = stores.Store("test").read("tables", "table1_targets")
-    (own,) = set(table.loc[table["store"] == "test", "target"])
+    table = stores.Store("test").read("tables", "table1_systems")
+    (own,) = set(table.loc[table["store"] == "test", "system"])
     assert own.startswith("tiny-chat-") and own.endswith("--safety")
-    assert set(table.loc[table["store"] == "recorded", "target"]) == set(
-        registry.published_targets("chat").index
+    assert set(table.loc[table["store"] == "recorded", "system"]) == set(
+        registry.published_systems("chat").index
     )
 
 
@@ -100,7 +102,7 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
     run_here(
         "02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8
     )
-    found = trace_store.find_targets(store, "small", str(folder))
+    found = trace_store.find_systems(store, "small", str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     run_here("A1_labels", store="test", corpus="small", model=str(folder))
     for name in found:
@@ -142,7 +144,7 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     stores.Store("test").write("corpus", "small", frame=small, meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["none", "safety", "strict"], **given)
-    table = stores.Store("test").read("tables", "table1_targets")
+    table = stores.Store("test").read("tables", "table1_systems")
     assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
     with pytest.raises(

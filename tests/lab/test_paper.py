@@ -87,11 +87,11 @@ def test_prose_and_figures_take_the_papers_numbers_from_the_file():
         ((0, 0, 0), findings.CANNOT_TELL),  # nothing is testable
     ],
 )
-def test_a_reading_gets_one_word(counts, word):
+def test_a_interpretation_gets_one_word(counts, word):
     assert findings.choose_verdict(*counts) == word
 
 
-def test_readings_are_combined():
+def test_interpretations_are_combined():
     yes, no, unclear = (
         findings.REPRODUCED,
         findings.NOT_REPRODUCED,
@@ -102,13 +102,13 @@ def test_readings_are_combined():
         no,
         unclear,
     ]
-    assert findings.combine_verdicts([yes, no]) == findings.DEPENDS_ON_READING
+    assert findings.combine_verdicts([yes, no]) == findings.DEPENDS_ON_INTERPRETATION
     for pair in ((yes, unclear), (unclear, no)):
         assert findings.combine_verdicts(pair) == unclear
     assert findings.combine_verdicts([]) == unclear
 
 
-def claims(**readings):
+def claims(**interpretations):
     """Counts of a claim about the high-risk cohort, by reading: confirm, contradict,
     open.
     """
@@ -116,9 +116,9 @@ def claims(**readings):
         name for name, key in findings.COHORT_CLAIM_KEYS.items() if key == "risky"
     )
     rows = [
-        {"claim": claim, "reading": reading}
+        {"claim": claim, "interpretation": interpretation}
         | dict(zip(findings.CLAIM_OUTCOMES, counts, strict=True))
-        for reading, counts in readings.items()
+        for interpretation, counts in interpretations.items()
     ]
     return pd.DataFrame(rows)
 
@@ -138,7 +138,7 @@ def test_corpora_stand_beside_their_sum():
     # clipped: 2 of 3 contradict; 3 of 3 confirm; together 3 confirm and 2 contradict,
     # which is mixed
     assert shown["verdict"].tolist() == [
-        findings.DEPENDS_ON_READING,
+        findings.DEPENDS_ON_INTERPRETATION,
         findings.REPRODUCED,
         findings.CANNOT_TELL,
     ]
@@ -147,15 +147,17 @@ def test_corpora_stand_beside_their_sum():
 def test_r_is_compared_with_the_papers():
     ends = [(-0.5, -0.2), (0.0, 0.4), (-0.1, 0.05), (-0.3, 0.1), (-0.6, -0.4)]
     table = pd.DataFrame(ends, columns=["r_low", "r_high"]).assign(
-        covariate="similarity", reading="relative", few=False
+        covariate="similarity", interpretation="relative", too_few=False
     )
     table["r"] = (table["r_low"] + table["r_high"]) / 2
-    table.loc[4, "few"] = True
+    table.loc[4, "too_few"] = True
     (row,) = findings.count_similarity_claim(
         pd.concat([table, table.assign(covariate="risk")])
     ).to_dict("records")
     # below and above -0.03; within 0.1 of it; wider than that; too few rejections
-    assert [row[name] for name in ("contradict", "confirm", "open", "untestable")] == [
+    assert [
+        row[name] for name in ("contradict", "confirm", "undecided", "untestable")
+    ] == [
         2,
         1,
         1,
@@ -163,15 +165,20 @@ def test_r_is_compared_with_the_papers():
     ]
 
 
-def test_guards_have_a_second_reading_only_where_the_table_has_it():
+def test_guards_have_a_second_interpretation_only_where_the_table_has_it():
     table = pd.DataFrame(
-        {"axis": ["harm", "harm", "harm", "model"], "few": [False, False, True, False]}
+        {
+            "axis": ["harm", "harm", "harm", "model"],
+            "too_few": [False, False, True, False],
+        }
     )
     table = table.assign(
         cr60=0.1, cr60_low=[0.0, 0.4, 0.0, 0.9], cr60_high=[0.2, 0.6, 0.2, 1.0]
     )
     (row,) = findings.count_guard_claim(table).to_dict("records")
-    assert [row[name] for name in ("confirm", "contradict", "open", "untestable")] == [
+    assert [
+        row[name] for name in ("confirm", "contradict", "undecided", "untestable")
+    ] == [
         0,
         1,
         1,
@@ -179,7 +186,7 @@ def test_guards_have_a_second_reading_only_where_the_table_has_it():
     ]
     table = table.assign(cr60_clipped=0.95, cr60_clipped_low=0.9, cr60_clipped_high=1.0)
     decided = findings.decide_claims(findings.count_guard_claim(table)).set_index(
-        "reading"
+        "interpretation"
     )
     # relative: one contradicts, one is unclear, so half contradict; clipped: both
     # confirm
@@ -187,14 +194,14 @@ def test_guards_have_a_second_reading_only_where_the_table_has_it():
         "relative": findings.NOT_REPRODUCED,
         "clipped": findings.REPRODUCED,
     }
-    assert set(decided["verdict"]) == {findings.DEPENDS_ON_READING}
+    assert set(decided["verdict"]) == {findings.DEPENDS_ON_INTERPRETATION}
 
 
 def test_cd_and_r_stand_beside_the_papers():
     frame = pd.DataFrame(
         {
-            "reading": ["relative", "relative", "clipped", "clipped"],
-            "few": [False, False, False, True],
+            "interpretation": ["relative", "relative", "clipped", "clipped"],
+            "too_few": [False, False, False, True],
         }
     )
     table = frame.assign(cd=[0.08, 0.0994, 0.04, 0.9])

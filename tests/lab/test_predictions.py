@@ -28,7 +28,7 @@ def compared():
     """Return the tables of 1 to 8; differences of floors are not recorded but as what
     was judged.
     """
-    tables = recorded("table1_targets", "table1_differences", "variance", "validity")
+    tables = recorded("table1_systems", "table1_differences", "variance", "validity")
     judged = RECORDED.read("tables", "predictions").query("number == 5")
     ends = {f"value{end}": f"difference{end}" for end in ("", "_low", "_high")}
     pairs = (
@@ -46,11 +46,11 @@ def compared():
     ("low", "high", "said"),
     [
         (0.31, 0.9, "holds"),
-        (0.2, 0.9, "open"),
-        (0.3, 0.9, "open"),  # a limit does not belong to it
+        (0.2, 0.9, "undecided"),
+        (0.3, 0.9, "undecided"),  # a limit does not belong to it
         (1.0, 1.2, "fails"),
         (0.1, 0.3, "fails"),
-        (np.nan, 0.5, "open"),
+        (np.nan, 0.5, "undecided"),
     ],
 )
 def test_a_whole_interval_decides(low, high, said):
@@ -74,7 +74,7 @@ def test_judged_by_hand(tmp_path, monkeypatch):
         ("n", "two", "b", 9, 0.0, 0.0, 0.0, 0.06),
     ]
     table = pd.DataFrame(
-        rows, columns=["target", "score", "kind", "n", "x", "x_low", "x_high", "p"]
+        rows, columns=["system", "score", "kind", "n", "x", "x_low", "x_high", "p"]
     )
     table = table.assign(y=0.0, y_low=-2.0, y_high=0.5)
     found = predictions.judge_predictions({"t": table, "none": pd.DataFrame()})
@@ -82,9 +82,9 @@ def test_judged_by_hand(tmp_path, monkeypatch):
         [1, "n | one", "p", "holds"],  # without an interval its value decides
         [1, "n | two", "p", "fails"],
         [2, "m | one", "x", "holds"],
-        [2, "m | one", "y", "open"],
-        [2, "m | two", "x", "few"],
-        [2, "m | two", "y", "open"],
+        [2, "m | one", "y", "undecided"],
+        [2, "m | two", "x", "too_few"],
+        [2, "m | two", "y", "undecided"],
     ]
     assert found.loc[2, ["value", "value_low", "value_high"]].tolist() == [
         0.5,
@@ -136,8 +136,8 @@ def test_every_prediction_is_of_a_recorded_table(row):
     } <= set(rows)
     # 07 adds a row for 18; 34 is about more twins than are recorded
     assert len(rows) or row.number in (18, 34)
-    if row.few:
-        assert rows.eval(row.few).isin([True, False]).all()
+    if row.too_few:
+        assert rows.eval(row.too_few).isin([True, False]).all()
 
 
 def test_recorded_verdicts_follow_from_the_recorded_tables():
@@ -152,8 +152,8 @@ def test_recorded_verdicts_follow_from_the_recorded_tables():
         pd.testing.assert_frame_equal(predictions.judge_predictions(tables), table)
 
 
-@pytest.mark.parametrize(("few", "said"), [(False, "holds"), (True, "few")])
-def test_tuned_against_control_by_hand(few, said, monkeypatch):
+@pytest.mark.parametrize(("too_few", "said"), [(False, "holds"), (True, "too_few")])
+def test_tuned_against_control_by_hand(too_few, said, monkeypatch):
     monkeypatch.setattr(
         predictions, "read_predictions", lambda: WRITTEN[WRITTEN["number"] == 18]
     )
@@ -166,13 +166,13 @@ def test_tuned_against_control_by_hand(few, said, monkeypatch):
     }
     table = pd.DataFrame(
         {
-            "target": "m",
+            "system": "m",
             "remedy": list(dr),
             "kind": [*["tuning"] * 3, ""],
-            "few_dr": False,
+            "too_few_for_dr": False,
         }
     )
-    table.loc[0, "few_dr"] = few
+    table.loc[0, "too_few_for_dr"] = too_few
     rows = effects.compare_with_control(
         table, {"m": found, "n": {"tuned-1": found["tuned-1"]}}
     )

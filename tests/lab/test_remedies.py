@@ -61,7 +61,7 @@ def thirds(corpora):
 
 @pytest.fixture
 def base(corpora):
-    """A published target in the recorded store."""
+    """A published system in the recorded store."""
     return UntouchedSystem(
         stores.Store("recorded"),
         RECORDED,
@@ -185,17 +185,17 @@ def test_what_asks_no_model_never_sees_the_test_third(base, thirds, name, monkey
         .decide
     )
     assert not seen & ids_of(thirds.test)
-    few = {
+    too_few = {
         of: prompts.iloc[[3, 1]]
         for of, prompts in zip(CORPORA, thirds.test, strict=True)
     }
-    found = {of: decide(of, prompts) for of, prompts in few.items()}
-    given = {one for prompts in few.values() for one in prompts["prompt_id"]}
+    found = {of: decide(of, prompts) for of, prompts in too_few.items()}
+    given = {one for prompts in too_few.values() for one in prompts["prompt_id"]}
     assert seen - given <= ids_of(thirds.train) | ids_of(thirds.validation)
     if not name.startswith("behind-"):  # a guard learns nothing
         assert seen & ids_of(thirds.validation), "something is chosen"
     assert (name == "threshold") == bool(seen & ids_of(thirds.train))
-    for of, prompts in few.items():
+    for of, prompts in too_few.items():
         assert found[of]["prompt_id"].tolist() == prompts["prompt_id"].tolist()
         assert (
             set(found[of]["label"]) <= {"accept", "reject", "unparsed"}
@@ -280,7 +280,7 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
 def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(
     base, thirds, monkeypatch, capsys
 ):
-    monkeypatch.setattr(prompting, "is_served_target", lambda _: True)
+    monkeypatch.setattr(prompting, "is_served_system", lambda _: True)
     monkeypatch.setattr(base.store, "recorded", False)
     monkeypatch.setattr(base.store, "has", lambda *_: False)
     monkeypatch.setattr(asking, "_problem", lambda *_: "is not there")
@@ -328,7 +328,10 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(
         and table["frr"].notna().all()
         and effect.drawn().empty
     )
-    assert effects.add_remedy_verdicts(table)["over_verdict"].tolist() == ["", "open"]
+    assert effects.add_remedy_verdicts(table)["over_verdict"].tolist() == [
+        "",
+        "undecided",
+    ]
 
 
 def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
@@ -445,10 +448,11 @@ def test_a_live_store_asks_what_is_named_and_no_more(base, named):
 
 
 def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, capsys):
-    few = {of: prompts.head(6) for of, prompts in corpora.items()}
+    too_few = {of: prompts.head(6) for of, prompts in corpora.items()}
     given = {"store": "live", "corpus": CORPORA[0]}
     assert (
-        effects.measure_remedies(stores.Store("live"), few, check_settings(given)) == {}
+        effects.measure_remedies(stores.Store("live"), too_few, check_settings(given))
+        == {}
     )
     assert (
         "no remedy is tried: too few clusters with a twin to split"
@@ -458,7 +462,9 @@ def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, c
         DataError, match=ONE_LINE.format("too few clusters with a twin to split")
     ):
         effects.measure_remedies(
-            stores.Store("live"), few, check_settings(given | {"remedies": ["vote"]})
+            stores.Store("live"),
+            too_few,
+            check_settings(given | {"remedies": ["vote"]}),
         )
 
 
@@ -871,7 +877,7 @@ def test_an_overturned_answer_is_unknown():
 
 
 class Told:
-    """An untouched target whose answers are written down here."""
+    """An untouched system whose answers are written down here."""
 
     def __init__(self, parts):
         """Parts, by corpus: rows of an id, a letter for the label and a first-token
@@ -897,8 +903,8 @@ def frame(*ids):
 def thresholded(benign, twins, rows):
     told = Told({"mine": rows, "theirs": rows})
     train = Split(frame("t-0", "t-1"), frame("t-2", "t-3"))
-    target = threshold.apply(told, train, Split(benign, twins))
-    return target.decide("mine", frame("x-0", "x-1"))["label"].tolist()
+    system = threshold.apply(told, train, Split(benign, twins))
+    return system.decide("mine", frame("x-0", "x-1"))["label"].tolist()
 
 
 def test_a_threshold_by_hand():
@@ -1124,12 +1130,12 @@ def test_pareto_is_what_nothing_beats(points):
 
 @pytest.mark.slow
 def test_verdicts_by_hand():
-    def row(remedy, role="remedy", few=False, over=0.0, p=1.0, **intervals):
+    def row(remedy, role="remedy", too_few=False, over=0.0, p=1.0, **intervals):
         given = {"dr_change": (-1, 1), "twins_change": (-1, 1)} | intervals
         about = {
             "remedy": remedy,
             "role": role,
-            "few_change": few,
+            "too_few_for_change": too_few,
             "over_curve": over,
             "over_p": p,
         }
@@ -1149,7 +1155,7 @@ def test_verdicts_by_hand():
         ),
         row("three", twins_change=(-0.06, -0.01), over=0.1, p=0.03),
         row("four", twins_change=(-0.05, 0.0), dr_change=(-0.1, 0.0)),
-        row("five", twins_change=(0.01, 0.2), dr_change=(-0.3, -0.1), few=True),
+        row("five", twins_change=(0.01, 0.2), dr_change=(-0.3, -0.1), too_few=True),
         row(
             "six",
             **dict.fromkeys(("dr_change", "twins_change"), (np.nan, np.nan)),
@@ -1162,11 +1168,11 @@ def test_verdicts_by_hand():
         "",
         "lower",
         "higher",
-        "open",
-        "open",
-        "few",
-        "open",
-        "open",
+        "undecided",
+        "undecided",
+        "too_few",
+        "undecided",
+        "undecided",
     ]
     # kept: within 0.05 either way as a whole, even where it lies below 0; an end at the
     # margin is not within
@@ -1175,10 +1181,10 @@ def test_verdicts_by_hand():
         "kept",
         "kept",
         "lost",
-        "open",
+        "undecided",
         "more",
-        "open",
-        "open",
+        "undecided",
+        "undecided",
     ]
     # five p of remedies: 0.001 x 5 = 0.005, 0.01 x 4 = 0.04, 0.03 x 3 = 0.09, and 1
     # twice; yardsticks count not
@@ -1189,10 +1195,10 @@ def test_verdicts_by_hand():
         "",
         "better",
         "worse",
-        "open",
-        "open",
-        "open",
-        "open",
+        "undecided",
+        "undecided",
+        "undecided",
+        "undecided",
         "",
     ]
 
@@ -1239,7 +1245,7 @@ def test_thirds_are_put_together(base, thirds, corpora):
     assert rows.at["behind-hatesonar", "frr"] == pytest.approx(
         (own.to_numpy() | guard.to_numpy()).mean()
     )
-    # decided on one third only, a remedy is held against the untouched target on that
+    # decided on one third only, a remedy is held against the untouched system on that
     # third
     alone = effects.RemedyEffects(
         base,
@@ -1259,8 +1265,8 @@ def test_thirds_are_put_together(base, thirds, corpora):
     # 156 of all prompts are refused, 54 of that third's: too few there, whatever the
     # whole corpus has
     assert (
-        part.at["threshold", "few_change"]
-        and not rows.at["behind-hatesonar", "few_change"]
+        part.at["threshold", "too_few_for_change"]
+        and not rows.at["behind-hatesonar", "too_few_for_change"]
     )
 
 
@@ -1326,7 +1332,7 @@ def test_pairs_to_tune_on_by_hand():
 
 
 def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
-    """The untouched targets have no kind, which a file reads as NaN: counted as
+    """The untouched systems have no kind, which a file reads as NaN: counted as
     remedies they made 63 of 60.
     """
     table = stores.Store("recorded").read("tables", "remedy_map")

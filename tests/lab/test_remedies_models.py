@@ -43,8 +43,8 @@ def model(deep_folder):
     return loading.load_model(loading.resolve_model(str(deep_folder)))
 
 
-def text_of(wrapper):
-    return registry.wrappers()[wrapper]["text"]
+def text_of(system_prompt):
+    return registry.system_prompts()[system_prompt]["text"]
 
 
 def logits(network):
@@ -274,8 +274,8 @@ def by_hand(model, text, alpha, tokens):
     """
     local, own = LocalBackend(model), []
     sides = [
-        local.context(text_of(wrapper), prompting.Decoding(tokens))
-        for wrapper in ("safety", "none")
+        local.context(text_of(system_prompt), prompting.Decoding(tokens))
+        for system_prompt in ("safety", "none")
     ]
     asked = [
         model.tokenizer(one.prefix + text + one.suffix, add_special_tokens=False)[
@@ -382,7 +382,9 @@ def test_self_cd_takes_no_habits_of_sampling_from_a_model(
 @pytest.fixture(scope="module")
 def corpora(recorded_corpus):
     twins = stores.Store("recorded").read("corpus", "paraguard_twins_1")
-    return dict(zip((BENIGN, TWINS), remedied.few(recorded_corpus, twins), strict=True))
+    return dict(
+        zip((BENIGN, TWINS), remedied.too_few(recorded_corpus, twins), strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +394,7 @@ def thirds(corpora):
 
 @pytest.fixture(scope="module")
 def world(corpora, deep_folder, tmp_path_factory):
-    """A folder of stores in which a tiny target was asked."""
+    """A folder of stores in which a tiny system was asked."""
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", folder / "results")
@@ -403,7 +405,7 @@ def world(corpora, deep_folder, tmp_path_factory):
 
 @pytest.fixture
 def base(world, results, corpora, deep_folder, monkeypatch):
-    """The tiny target in a store of its own, and what it is made to say."""
+    """The tiny system in a store of its own, and what it is made to say."""
     shutil.copytree(world, results)
     remedied.spoken(monkeypatch)
     monkeypatch.setattr(
@@ -437,12 +439,12 @@ def test_what_asks_a_model_never_sees_the_test_third(base, thirds, name, monkeyp
         .decide
     )
     assert seen == set(), "nothing is looked at before somebody asks"
-    few = {
+    too_few = {
         of: prompts.iloc[[5, 2]]
         for of, prompts in zip((BENIGN, TWINS), thirds.test, strict=True)
     }
-    given = {one for prompts in few.values() for one in prompts["prompt_id"]}
-    for of, prompts in few.items():
+    given = {one for prompts in too_few.values() for one in prompts["prompt_id"]}
+    for of, prompts in too_few.items():
         found = decide(of, prompts)
         assert found["prompt_id"].tolist() == prompts["prompt_id"].tolist()
         assert (
@@ -655,11 +657,11 @@ def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
         logits(base.local.model.network),
         [name for name, _ in base.local.model.network.named_modules()],
     )
-    target = catalogue.all_remedies()["tuned-1"].apply(
+    system = catalogue.all_remedies()["tuned-1"].apply(
         base, thirds.train, thirds.validation
     )
     twins = thirds.test.twins.head(4)
-    found = target.decide(TWINS, twins)
+    found = system.decide(TWINS, twins)
     folder = (
         results / "test" / "adapters" / f"{BENIGN}--learned" / f"{base.name}--tuned-1"
     )
@@ -680,7 +682,7 @@ def test_an_adapter_is_trained_kept_and_merged(base, thirds, results, capfd):
         and len(told["prompts"]) == 2 * told["pairs"]
     )
     assert set(told["held"]) <= ids_of(thirds.validation)
-    merged = target.respondent()
+    merged = system.respondent()
     assert not torch.equal(logits(merged.model.network), before), (
         "it has learned something"
     )
@@ -740,9 +742,9 @@ def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(
         with around:
             assert not torch.equal(logits(real.network), before)
         assert torch.equal(logits(real.network), before)
-    few = recorded_corpus.iloc[[3, 400, 800]].reset_index(drop=True)
-    found = contrasted(real, few, 2.0, 3)
-    expected = [by_hand(real, text, 2.0, 3) for text in few["text"]]
+    too_few = recorded_corpus.iloc[[3, 400, 800]].reset_index(drop=True)
+    found = contrasted(real, too_few, 2.0, 3)
+    expected = [by_hand(real, text, 2.0, 3) for text in too_few["text"]]
     clear = [lead > CLEAR for _, lead in expected]
     said = [
         str(real.tokenizer.decode(ids, skip_special_tokens=True)).strip()
@@ -753,9 +755,9 @@ def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(
         b for b, ok in zip(said, clear, strict=True) if ok
     ]
     recorded = trace_store.read_traces(
-        stores.Store("recorded"), "paraguard_mini", few, f"{real.name}--safety"
+        stores.Store("recorded"), "paraguard_mini", too_few, f"{real.name}--safety"
     )
-    wrapped = contrasted(real, few, 0.0, 3)
+    wrapped = contrasted(real, too_few, 0.0, 3)
     assert (
         refusal.first_tokens(wrapped).tolist()
         == refusal.first_tokens(recorded).tolist()

@@ -1,4 +1,4 @@
-"""What is promoted to the record, what is kept there, and which target a figure is
+"""What is promoted to the record, what is kept there, and which system a figure is
 about.
 """
 
@@ -12,13 +12,13 @@ import pytest
 from paraguard_lab import record, run
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.labels import targets
+from paraguard_utils.labels import systems
 from paraguard_utils.models import loading
 
-CHAT = list(registry.published_targets("chat").index)
-OPTIONAL = list(registry.published_targets("chat").query("default == 'no'").index)
+CHAT = list(registry.published_systems("chat").index)
+OPTIONAL = list(registry.published_systems("chat").query("default == 'no'").index)
 OPTIONAL_GUARDS = list(
-    registry.published_targets("guard", "refusal").query("default == 'no'").index
+    registry.published_systems("guard", "refusal").query("default == 'no'").index
 )
 
 
@@ -30,9 +30,9 @@ def put(folder, text, *names):
 
 
 def put_defaults(live):
-    """Stand for a live run of every target that is asked by default."""
+    """Stand for a live run of every system that is asked by default."""
     for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name in registry.published_targets(kind).query("default == 'yes'").index:
+        for name in registry.published_systems(kind).query("default == 'yes'").index:
             put(
                 live.writes,
                 "x",
@@ -131,7 +131,7 @@ def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     )
 
 
-def test_a_kept_targets_token_vectors_are_kept_too(tmp_path):
+def test_a_kept_systems_token_vectors_are_kept_too(tmp_path):
     live, data = tmp_path / "live" / "vectors", tmp_path / "data" / "vectors"
     model = OPTIONAL[0].rpartition("--")[0]
     put(live, "new", f"{model}/tokens.parquet")
@@ -158,7 +158,7 @@ def test_only_what_is_asked_on_request_may_stay_behind(results):
         record._kept(live, recorded)
 
 
-def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
+def test_a_system_kept_from_another_corpus_is_refused(results, recorded_corpus):
     live = stores.Store("live")
     put_defaults(live)
     live.write(
@@ -186,16 +186,16 @@ def test_a_target_kept_from_another_corpus_is_refused(results, recorded_corpus):
     ],
 )
 def test_the_focus_is_the_users_model_or_the_default_one(names, model, expected):
-    assert targets.choose_focus(names, model) == expected
+    assert systems.choose_focus(names, model) == expected
 
 
 def test_a_wanted_focus_must_be_there():
-    assert targets.choose_focus(CHAT, wanted=CHAT[0]) == CHAT[0]
+    assert systems.choose_focus(CHAT, wanted=CHAT[0]) == CHAT[0]
     with pytest.raises(SettingsError, match="no system 'nobody'"):
-        targets.choose_focus(CHAT, wanted="nobody")
+        systems.choose_focus(CHAT, wanted="nobody")
 
 
-def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
+def test_a_system_that_was_asked_but_not_labelled_is_not_scored(results):
     store = stores.Store("mine")
     put(
         store.writes,
@@ -205,13 +205,13 @@ def test_a_target_that_was_asked_but_not_labelled_is_not_scored(results):
         f"traces/c/{OPTIONAL[0]}.parquet",
     )
     config = settings.freeze({"store": "mine", "corpus": "c"})
-    own, recorded = targets.list_targets_to_score(store, "c", config)
+    own, recorded = systems.list_systems_to_score(store, "c", config)
     assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
 
 
 def test_the_default_models_do_not_include_the_optional_ones():
     assert registry.list_default_models() == ["smollm2-135m-instruct"]
-    given = pd.read_csv(paths.DATA / "targets.csv", keep_default_na=False).query(
+    given = pd.read_csv(paths.DATA / "systems.csv", keep_default_na=False).query(
         "kind == 'chat'"
     )
     assert registry.list_optional_models() == list(

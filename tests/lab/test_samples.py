@@ -41,7 +41,7 @@ def test_every_draw_is_asked_once_and_kept(
         "store": "test",
         "corpus": "c",
         "model": str(tiny_folder),
-        "wrappers": ["safety"],
+        "system_prompts": ["safety"],
     }
     config = settings.check_settings(given | {"max_new_tokens": 4, "draw": 60})
     follow_ups.ask_samples(store, "c", corpus, config)

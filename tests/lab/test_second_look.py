@@ -95,17 +95,17 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
         "max_new_tokens": 4,
         "batch": 2,
     }
-    made, target = (
+    made, system = (
         reword.reword_prompts(CORPUS),
-        prompting.make_target_name(
+        prompting.make_system_name(
             loading.resolve_model(str(tiny_folder)).name, "safety"
         ),
     )
-    decided = {target: labels_of("reject", "accept", "accept")}
+    decided = {system: labels_of("reject", "accept", "accept")}
     follow_ups.reask_models(
         store, "mine", made, decided, settings.check_settings(given)
     )
-    kept = store.read("labels", "mine--reworded", target)
+    kept = store.read("labels", "mine--reworded", system)
     assert (
         kept["prompt_id"].tolist()
         == made.loc[made["cluster_id"] == "a-0", "prompt_id"].tolist()
@@ -119,12 +119,12 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
         store, "mine", made, decided, settings.check_settings(given)
     )
     assert len(answers) == len(kept)  # nothing is asked twice
-    # a target that rejects nothing, or was not asked, has nothing to be asked again
-    for labels in ({target: labels_of("accept", "accept", "accept")}, {}):
+    # a system that rejects nothing, or was not asked, has nothing to be asked again
+    for labels in ({system: labels_of("accept", "accept", "accept")}, {}):
         follow_ups.reask_models(
             store, "other", made, labels, settings.check_settings(given)
         )
-    assert not store.has("labels", "other--reworded", target)
+    assert not store.has("labels", "other--reworded", system)
 
 
 def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
@@ -162,7 +162,7 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
         "corpus": "mine",
         "model": str(tiny_folder),
         "max_new_tokens": 4,
-        "wrappers": ["safety"],
+        "system_prompts": ["safety"],
     }
     config = settings.check_settings(given)
     model = loading.resolve_model(str(tiny_folder)).name
@@ -172,7 +172,7 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
         for path in store.path("labels", "mine--wordings", "x").parent.glob("*.csv")
     )
     assert asked == ["safety-2", "safety-3", "strict-2", "strict-3"]
-    kept_name = prompting.make_target_name(model, "safety-2")
+    kept_name = prompting.make_system_name(model, "safety-2")
     kept = store.read("labels", "mine--wordings", kept_name)
     assert kept["response"].isna().all() and kept["label"].notna().all()
     assert not list(
@@ -181,9 +181,9 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
     assert follow_ups.read_wordings(store, "mine", [kept_name]) == {}, (
         "the usual wordings were not asked"
     )
-    for wrapper in ("safety", "strict"):
-        target = prompting.make_target_name(model, wrapper)
-        store.write("labels", "mine", target, frame=kept, meta={})
+    for system_prompt in ("safety", "strict"):
+        system = prompting.make_system_name(model, system_prompt)
+        store.write("labels", "mine", system, frame=kept, meta={})
     assert list(
         follow_ups.read_wordings(store, "mine", [kept_name, kept_name])[model]
     ) == [

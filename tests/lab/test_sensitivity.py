@@ -181,7 +181,7 @@ def planted(signal, strength, seed=0):
 def test_the_search_finds_the_signal_that_separates():
     clusters = ClusterBootstrap(range(60), resamples=500)
     found = sensitivity.search_weights(clusters, {"t": planted("prob_shift", 1.0)})
-    row = found.set_index(["target", "reading", "prob_shift"]).loc[
+    row = found.set_index(["system", "interpretation", "prob_shift"]).loc[
         ("t", "relative", "with")
     ]
     best = sensitivity.weight_grid()[row["best"]]
@@ -190,7 +190,7 @@ def test_the_search_finds_the_signal_that_separates():
         sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; "))
         == sensitivity.SEARCH_FOLDS
     )
-    without = found.set_index(["target", "reading", "prob_shift"]).loc[
+    without = found.set_index(["system", "interpretation", "prob_shift"]).loc[
         ("t", "relative", "without")
     ]
     assert (
@@ -220,7 +220,7 @@ def test_too_few_clusters_to_search():
     found = sensitivity.search_weights(clusters, {"t": frame[frame["same_cluster"]]})
     assert (
         found["gain"].isna().all()
-        and found["few"].all()
+        and found["too_few"].all()
         and (found["best"] == "").all()
     )
 
@@ -246,7 +246,7 @@ def test_tables_and_sentences(laid_out):
         ]
     ]
     assert (
-        usual[usual["dimension"] != "tau"].groupby("target")["ci"].nunique().eq(1).all()
+        usual[usual["dimension"] != "tau"].groupby("system")["ci"].nunique().eq(1).all()
     ), "one default everywhere"
     # b's Drift is half of a's, so a's CI is higher wherever Drift has weight.
     higher = orders[
@@ -273,15 +273,17 @@ def test_tables_and_sentences(laid_out):
         .isna()
         .all()
     )
-    few = table.assign(n=table["target"].map({"a--x": 29, "b--x": 30}))
-    assert sensitivity.count_sure_orders(orders, few).empty, "one target has no order"
+    too_few = table.assign(n=table["system"].map({"a--x": 29, "b--x": 30}))
+    assert sensitivity.count_sure_orders(orders, too_few).empty, (
+        "one system has no order"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59]
 )
-def test_one_target_with_hardly_anything_to_score(labels):
+def test_one_system_with_hardly_anything_to_score(labels):
     corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
     pairs = signals.compute_pairs(

@@ -132,7 +132,7 @@ def test_a_semicolon_file_says_what_to_save(tmp_path):
 def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
     store = stores.Store("recorded")
     assert store.reads == paths.DATA
-    assert store.target_path("tables", "x").is_relative_to(results)
+    assert store.output_path("tables", "x").is_relative_to(results)
     with pytest.raises(Missing, match="read-only"):
         store.read("traces", "paraguard_mini", "nobody")
 
@@ -246,17 +246,17 @@ def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is
         ]
 
 
-def test_the_list_of_targets_is_read_once_for_each_folder(tmp_path, monkeypatch):
-    known = registry.published_targets("chat")
+def test_the_list_of_systems_is_read_once_for_each_folder(tmp_path, monkeypatch):
+    known = registry.published_systems("chat")
     monkeypatch.setattr(stores, "read_file", lambda *_: pytest.fail("read again"))
     assert registry.display_titles([known.index[0], "mine"]) == [
         known["title"].iloc[0],
         "mine",
     ]
     assert registry.display_titles(["smollm2-135m-instruct-q4_1"]) == ["SmolLM2-135M"]
-    own = registry.published_targets("chat")
+    own = registry.published_systems("chat")
     own["title"] = "changed by a caller"
-    assert registry.published_targets("chat").equals(known)
+    assert registry.published_systems("chat").equals(known)
     monkeypatch.undo()
     monkeypatch.setattr(paths, "DATA", tmp_path)
     with pytest.raises(DataError, match="there is no such file"):

@@ -60,7 +60,7 @@ def test_an_estimate_by_hand():
 
 
 def test_few_rejections_or_few_mixed_clusters_are_too_few():
-    table = pd.DataFrame({"few": [False, False, True], "n_mixed": [10, 9, 10]})
+    table = pd.DataFrame({"too_few": [False, False, True], "n_mixed": [10, 9, 10]})
     assert tables.too_few_for_excess(table).tolist() == [False, True, True]
 
 
@@ -117,11 +117,11 @@ def test_histogram_by_hand():
 
 MARKED = pd.DataFrame(
     {
-        "target": ["a_b", "c"],
+        "system": ["a_b", "c"],
         "text": ["50 % & #1 ~ ^ \\ {x} $y$", "[not an option] |*bold*|\n<b>`–"],
         "frr": ["0.100 [–]", "–"],
         "excess": ["-0.100 [-0.200, +0.050]", "0.300 [0.200, 0.400]"],
-        "few": [True, False],
+        "too_few": [True, False],
         "p": [0.5, np.nan],
         "note": [None, np.nan],
     }
@@ -175,13 +175,13 @@ def test_markdown_by_hand():
 
 
 def compared(old, new):
-    columns = ["target", "ci", "ci_low", "ci_high", "n", "p", "note"]
+    columns = ["system", "ci", "ci_low", "ci_high", "n", "p", "note"]
     found = compare.compare_cells(
         pd.DataFrame(old, columns=columns),
         pd.DataFrame(new, columns=columns),
-        ["target"],
+        ["system"],
     )
-    return found.set_index(["target", "column"])["share"]
+    return found.set_index(["system", "column"])["share"]
 
 
 def test_what_a_notebook_shows_by_hand(results, monkeypatch):
@@ -210,9 +210,9 @@ def test_what_a_notebook_shows_by_hand(results, monkeypatch):
     assert seen[2].endswith("All columns: [mine.csv](../data/tables/mine.csv)")
 
 
-def test_readings_stand_side_by_side():
+def test_interpretations_stand_side_by_side():
     rows = [("t", "relative", 1.0), ("t", "clipped", 2.0), ("u", "relative", 3.0)]
-    frame = pd.DataFrame(rows, columns=["target", "reading", "ci"])
+    frame = pd.DataFrame(rows, columns=["system", "interpretation", "ci"])
     frame = frame.assign(
         ci_low=frame["ci"] - 1,
         ci_high=frame["ci"] + 1,
@@ -220,9 +220,9 @@ def test_readings_stand_side_by_side():
         frr_low=0.4,
         frr_high=0.6,
     )
-    found = tables.pivot(frame, ["target"], ["ci", "frr"])
+    found = tables.pivot(frame, ["system"], ["ci", "frr"])
     assert list(found) == [
-        "target",
+        "system",
         "CI, relative",
         "CI, clipped",
         "FRR, relative",
@@ -256,24 +256,28 @@ def test_a_difference_is_a_share_of_the_interval():
 
 def test_only_rows_of_both_runs_are_compared_and_undefined_is_not_a_number():
     nan = np.nan
-    old = [["a", nan, nan, nan, 3, nan, "few"], ["judge", 0.2, 0.1, 0.3, 9, 0.5, ""]]
+    old = [
+        ["a", nan, nan, nan, 3, nan, "too_few"],
+        ["judge", 0.2, 0.1, 0.3, 9, 0.5, ""],
+    ]
     share = compared(
-        old, [["a", nan, nan, nan, 3, 0.5, "few"], ["mine", 0.2, 0.1, 0.3, 9, 0.5, ""]]
+        old,
+        [["a", nan, nan, nan, 3, 0.5, "too_few"], ["mine", 0.2, 0.1, 0.3, 9, 0.5, ""]],
     )
-    assert set(share.index.get_level_values("target")) == {"a"}
+    assert set(share.index.get_level_values("system")) == {"a"}
     assert share["a"].drop("p").eq(0).all() and share["a", "p"] == np.inf
 
 
 def test_differences_are_told_with_the_tolerance_and_the_largest():
     rows = [["a", 0.4, 0.3, 0.5, 30, 0.01, "x"], ["b", 0.4, 0.3, 0.5, 30, 0.01, "x"]]
-    columns = ["target", "ci", "ci_low", "ci_high", "n", "p", "note"]
+    columns = ["system", "ci", "ci_low", "ci_high", "n", "p", "note"]
     old, new = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows, columns=columns)
     new.loc[0, "ci"], new.loc[1, "ci_low"] = (
         0.4001,
         0.25,
     )  # 0.0001 / 0.2 = 0.05 %, 0.05 / 0.2 = 25 %
     found = compare.describe_differences(
-        "t", compare.compare_cells(old, new, ["target"]), ["target"]
+        "t", compare.compare_cells(old, new, ["system"]), ["system"]
     )
     assert found == [
         (
@@ -283,7 +287,7 @@ def test_differences_are_told_with_the_tolerance_and_the_largest():
         "  b: ci_low 0.3 recorded, 0.25 live",
     ]
     assert compare.describe_differences(
-        "t", compare.compare_cells(old, new[:0], ["target"]), ["target"]
+        "t", compare.compare_cells(old, new[:0], ["system"]), ["system"]
     ) == ["t: no row that both runs computed"]
 
 
@@ -345,10 +349,10 @@ def test_published_tables_are_the_same_bytes_and_keep_every_column(results):
     ]
 
 
-def test_published_targets_carry_their_titles_and_a_table_may_be_empty():
+def test_published_systems_carry_their_titles_and_a_table_may_be_empty():
     frame = pd.DataFrame(
         {
-            "target": ["smollm2-135m-instruct-q4_1--safety", "my_model--safety"],
+            "system": ["smollm2-135m-instruct-q4_1--safety", "my_model--safety"],
             "ci": ["–", "–"],
         }
     )

@@ -1,4 +1,4 @@
-"""Which charged word makes a target refuse? The exact conditional test by hand, by
+"""Which charged word makes a system refuse? The exact conditional test by hand, by
 enumeration and against scipy.
 """
 
@@ -249,7 +249,7 @@ def test_a_table_by_hand():
     )
     # of the eight clusters with both exposures: 7 exposed ones refused, and 2 others
     assert (row["frr_exposed"], row["frr_unexposed"]) == (7 / 8, 2 / 8)
-    assert (row["target"], row["wrapper"], row["trigger"]) == (
+    assert (row["system"], row["instruction"], row["trigger"]) == (
         "m--safety",
         "safety",
         False,
@@ -277,7 +277,7 @@ def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
 
 
 @pytest.mark.slow
-def test_targets_are_adjusted_on_their_own():
+def test_systems_are_adjusted_on_their_own():
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
     labels = {
         "m--none": labels,
@@ -290,5 +290,8 @@ def test_targets_are_adjusted_on_their_own():
         == table["p"].tolist()
         == pytest.approx([2 / 2**8, 2 / 2**8, 1])
     )
-    assert table["leads"].all() and table["wrapper"].tolist()[:2] == ["none", "safety"]
+    assert table["leads"].all() and table["instruction"].tolist()[:2] == [
+        "none",
+        "safety",
+    ]
     assert (table["frr_exposed"] - table["frr_unexposed"]).tolist() == [1, 1, 0]

@@ -133,7 +133,7 @@ def test_isolation_ranks_by_the_counts_of_clusters_alone():
     """
     corpus, valid = (
         RECORDED.read("corpus", "paraguard_mini"),
-        RECORDED.read("tables", "validity").set_index("target"),
+        RECORDED.read("tables", "validity").set_index("system"),
     )
     for name in valid.index:
         counts = evaluation.count_label_decisions(
@@ -306,7 +306,7 @@ def test_halves_by_hand():
     assert found.loc[("length", "ci"), "difference"] == pytest.approx(
         ci[1:].mean() - ci[0]
     )
-    assert found["few"].all()
+    assert found["too_few"].all()
     assert {"dr", "ci", "cr60", "cd", "excess", "agreement", "pss"} <= set(
         found.loc["length"].index
     )

@@ -45,8 +45,8 @@ def test_parts_of_pure_worlds():
     assert meaning["meaning"] == pytest.approx(1) and meaning[
         "wording"
     ] == pytest.approx(0)
-    dice = split(rng.random(n) < 0.4, noise(rng, n))
-    assert dice["meaning"] == pytest.approx(0, abs=0.05) and dice[
+    chance = split(rng.random(n) < 0.4, noise(rng, n))
+    assert chance["meaning"] == pytest.approx(0, abs=0.05) and chance[
         "r2"
     ] == pytest.approx(0, abs=0.02)
     tone = np.resize([0, 0, 1, 0, 0, 1], n)
@@ -55,7 +55,7 @@ def test_parts_of_pure_worlds():
         "two of six in every cluster: DR is 1.2"
     )
     assert styled["r2"] == pytest.approx(1, abs=1e-3)
-    for row in (meaning, dice, styled):
+    for row in (meaning, chance, styled):
         assert sum(row[part] for part in variance.VARIANCE_PARTS) == pytest.approx(1)
 
 
@@ -126,7 +126,7 @@ def test_drawn_parts_of_a_known_world():
     corpus, samples = drawn(rng, 1500, 0.3, 0.15)
     row = variance.split_sampled_variance("t", corpus, samples, noise(rng, len(corpus)))
     # of 0.25: 0.3^2 = 0.09, 0.15^2 = 0.0225, and the rest
-    expected = {"meaning": 0.36, "wording": 0.09, "dice": 0.55, "style": 0.0}
+    expected = {"meaning": 0.36, "wording": 0.09, "chance": 0.55, "style": 0.0}
     for part, value in expected.items():
         assert row[part] == pytest.approx(value, abs=0.02), part
         assert row[f"{part}_low"] <= row[part] <= row[f"{part}_high"]
@@ -144,7 +144,7 @@ def test_the_table_has_greedy_rows_then_drawn_ones():
     found = variance.tabulate_variance(
         corpus, {"t": greedy}, asked, features, ClusterBootstrap(corpus["cluster_id"])
     )
-    assert found[["target", "decoding", "n"]].to_numpy().tolist() == [
+    assert found[["system", "decoding", "n"]].to_numpy().tolist() == [
         ["t", "greedy", 48],
         ["t", "drawn", 144],
     ]
@@ -202,7 +202,7 @@ def test_drawn_parts_by_loops():
             for b in prompts[q]
         ]
     )
-    assert row["dice"] == pytest.approx(same / between)
+    assert row["chance"] == pytest.approx(same / between)
     assert row["meaning"] == pytest.approx(1 - within / between)
     assert row["style"] + row["wording"] == pytest.approx((within - same) / between)
 
@@ -234,7 +234,7 @@ def test_style_of_drawn_answers_by_hand():
     )
     # Two draws differ for half of the prompts; two paraphrases: (0 * 3 + 1/2 * 3 + 1/2
     # * 9) of 15 pairs.
-    assert row["dice"] == pytest.approx(0.5 / 0.375) and row[
+    assert row["chance"] == pytest.approx(0.5 / 0.375) and row[
         "meaning"
     ] == pytest.approx(1 - 0.4 / 0.375)
 
@@ -342,7 +342,7 @@ def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
     }
     assert (
         row["n"] == 14
-        and row["few"]
+        and row["too_few"]
         and set(expected) == set(variance.INSTRUCTION_PARTS)
     )
     for part, value in expected.items():
@@ -363,15 +363,15 @@ def test_each_model_and_wording_has_a_row():
     made = variance.tabulate_instructions(
         corpus, {"m": labels}, ClusterBootstrap(corpus["cluster_id"], 50)
     )
-    assert made["instructions"]["target"].tolist() == ["m"]
-    rates = made["instruction_wordings"].set_index("target")
+    assert made["instructions"]["system"].tolist() == ["m"]
+    rates = made["instruction_wordings"].set_index("system")
     assert rates["frr"].to_dict() == {
         "m--safety": 1.0,
         "m--safety-2": 0.75,
         "m--strict": 0.0,
         "m--strict-2": 0.0,
     }
-    assert rates["few"].all() and {"dr", "dr_near", "dr_free"} <= set(rates)
+    assert rates["too_few"].all() and {"dr", "dr_near", "dr_free"} <= set(rates)
 
 
 def test_pure_instructions_by_hand():

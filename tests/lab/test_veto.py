@@ -137,7 +137,7 @@ def test_a_veto_that_overturns_nothing_is_as_good_as_chance():
         0,
     ]
     assert veto.summarise_halves(found)["beats_chance"] == 0
-    # a target that rejects no twin has no threshold, and says nothing
+    # a system that rejects no twin has no threshold, and says nothing
     twins = made("ab", "aa", [1, 1], "-twin")
     none = veto.cross_judge_veto(
         benign, twins, np.eye(2, dtype=bool), ClusterBootstrap(list("ab"), 2)
@@ -210,7 +210,7 @@ def test_a_guard_is_compared_with_its_own_lower_threshold():
 
 def test_predictions_are_judged_by_whole_intervals():
     one = {
-        "target": "t",
+        "system": "t",
         "score": "isolation",
         "n_reject_benign": 30,
         "n_reject_twins": 30,
@@ -225,23 +225,25 @@ def test_predictions_are_judged_by_whole_intervals():
         for name, three in values.items()
         for end, v in zip(("", "_low", "_high"), three, strict=True)
     }
-    few, ci = one | {"n_reject_benign": 29}, one | {"score": "ci"}
+    too_few, ci = one | {"n_reject_benign": 29}, one | {"score": "ci"}
     change = {"frr_change": (0.1, 0.05, 0.2), "dr_change": (0.05, -0.2, 0.2)}
     behind = {
         f"{name}{end}": v
         for name, three in change.items()
         for end, v in zip(("", "_low", "_high"), three, strict=True)
     }
-    guarded = pd.DataFrame([behind | {"target": "t", "guard": "g", "few_dr": False}])
+    guarded = pd.DataFrame(
+        [behind | {"system": "t", "guard": "g", "too_few_for_dr": False}]
+    )
     found = predictions.judge_predictions(
-        {"vetoes": pd.DataFrame([one, few, ci]), "guarded": guarded}
+        {"vetoes": pd.DataFrame([one, too_few, ci]), "guarded": guarded}
     )
     said = found.groupby("number")["verdict"].agg(list).to_dict()
     assert said == {
-        9: ["holds", "few"],
+        9: ["holds", "too_few"],
         10: ["fails"],
-        11: ["holds", "few"],
-        12: ["holds", "open"],
+        11: ["holds", "too_few"],
+        12: ["holds", "undecided"],
     }
 
 

@@ -96,22 +96,25 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
     results, tiny_folder, tiny_model, recorded_corpus
 ):
     store, corpus = stores.Store("test"), recorded_corpus.head(12)
-    wrappers = ["none", "safety"]
+    system_prompts = ["none", "safety"]
     given = {
         "store": "test",
         "corpus": "c",
         "model": str(tiny_folder),
-        "wrappers": wrappers,
+        "system_prompts": system_prompts,
         "long_answers": 3,
     }
     config = settings.check_settings(given)
     names = [
-        prompting.make_target_name(tiny_model.name, wrapper) for wrapper in wrappers
+        prompting.make_system_name(tiny_model.name, system_prompt)
+        for system_prompt in system_prompts
     ]
     decoding = prompting.Decoding(4)
     traces = {
-        name: trace_store.query_model(store, "c", corpus, tiny_model, wrapper, decoding)
-        for name, wrapper in zip(names, wrappers, strict=True)
+        name: trace_store.query_model(
+            store, "c", corpus, tiny_model, system_prompt, decoding
+        )
+        for name, system_prompt in zip(names, system_prompts, strict=True)
     }
     labels = {
         name: (

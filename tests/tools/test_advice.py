@@ -17,14 +17,14 @@ from paraguard_utils import paths, stores
 
 RECORDED = stores.Store("recorded")
 CORPUS, MODEL = "paraguard_mini", "smollm2-135m-instruct"
-TARGET = "smollm2-135m-instruct-q4_1--safety"
+SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 LARGE, SMALL = (
     f"qwen2.5-coder-{size}b-instruct-q4_k_m--safety" for size in ("1.5", "0.5")
 )
 FORMULA = "=1+1"
 
 
-def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0):
+def row(remedy, frr, twins, queries=1.0, system=SYSTEM, kind="decision", dr=0.0):
     """One row of the map, every interval 0.04 wide; verdicts are those of 07."""
     values = {
         "frr_change": frr,
@@ -39,14 +39,14 @@ def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0)
     }
     role = {UNTOUCHED: "", "veto-isolation": "ideal"}.get(remedy, "remedy")
     about = {
-        "target": target,
+        "system": system,
         "remedy": remedy,
         "kind": kind,
         "source": "ours",
         "n_scored": 400,
         "n_reject": 90,
     }
-    about |= {"role": role, "few_change": False, "over_p": 1.0}
+    about |= {"role": role, "too_few_for_change": False, "over_p": 1.0}
     return (
         about
         | {"queries": queries, "frr": 0.5 + frr, "twins": 0.9 + twins}
@@ -55,10 +55,10 @@ def row(remedy, frr, twins, queries=1.0, target=TARGET, kind="decision", dr=0.0)
     )
 
 
-def on_map(*rows, target=TARGET):
-    """A target's map, the untouched target first."""
+def on_map(*rows, system=SYSTEM):
+    """A system's map, the untouched system first."""
     frame = pd.DataFrame(
-        [row(UNTOUCHED, np.nan, np.nan, target=target, kind=""), *rows]
+        [row(UNTOUCHED, np.nan, np.nan, system=system, kind=""), *rows]
     )
     return effects.add_remedy_verdicts(frame)
 
@@ -119,7 +119,7 @@ def test_without_a_winner_the_price_is_told():
 def test_twins_that_rise_where_all_is_open_cost_nothing_that_is_known():
     open_one = row("b", -0.20, 0.01) | {"twins_change_low": -0.06}
     rows = on_map(row("a", -0.30, -0.10), open_one)
-    assert rows["twins_verdict"].tolist() == ["", "lost", "open"]
+    assert rows["twins_verdict"].tolist() == ["", "lost", "undecided"]
     found = advice.choose_remedy(rows)
     assert (
         found.remedy is None
@@ -153,32 +153,32 @@ def test_the_map_reads_back_to_the_same_advice(tmp_path):
 
 
 @pytest.mark.slow
-def test_whose_rows_speak_for_a_target(results):
+def test_whose_rows_speak_for_a_system(results):
     mine, record = stores.Store("mine"), stores.Store("others")
-    assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.5) is None
+    assert advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.5) is None
 
     strict = LARGE.replace("safety", "strict")
     published = {LARGE: 0.54, SMALL: 0.65, strict: 0.60}
     table1 = pd.DataFrame(
-        {"target": [*published] * 2, "frr": [*published.values()] * 2}
-    )  # both readings
-    record.write("tables", "table1_targets", frame=table1, meta={})
+        {"system": [*published] * 2, "frr": [*published.values()] * 2}
+    )  # both interpretations
+    record.write("tables", "table1_systems", frame=table1, meta={})
     recorded = [
-        on_map(row("rewritten", -0.2, 0.0, target=name), target=name)
+        on_map(row("rewritten", -0.2, 0.0, system=name), system=name)
         for name in published
     ]
     record.write("tables", advice.REMEDY_MAP_TABLE, frame=pd.concat(recorded), meta={})
-    # the nearest is under another wrapper
+    # the nearest is under another system prompt
     for frr, wanted in ((0.61, SMALL), (0.59, LARGE), (0.0, LARGE), (1.0, SMALL)):
-        rows, place = advice.find_measured_remedies(mine, record, CORPUS, TARGET, frr)
-        assert place == "others" and set(rows["target"]) == {wanted}
+        rows, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, frr)
+        assert place == "others" and set(rows["system"]) == {wanted}
     assert (
         advice.find_measured_remedies(mine, record, CORPUS, "tiny--permissive", 0.5)
         is None
     )
-    assert advice.find_measured_remedies(mine, record, CORPUS, TARGET, np.nan) is None
+    assert advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, np.nan) is None
     rows, _ = advice.find_measured_remedies(mine, record, CORPUS, SMALL, 0.0)
-    assert set(rows["target"]) == {SMALL}, "its own, however far its FRR"
+    assert set(rows["system"]) == {SMALL}, "its own, however far its FRR"
 
     own = on_map(row("vote", -0.2, 0.0))
     mine.write(
@@ -187,7 +187,7 @@ def test_whose_rows_speak_for_a_target(results):
         frame=own,
         meta={"parameters": {"corpus": "another"}},
     )
-    _, place = advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.6)
+    _, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.6)
     assert place == "others", "measured on other prompts"
     mine.write(
         "tables",
@@ -195,22 +195,22 @@ def test_whose_rows_speak_for_a_target(results):
         frame=own,
         meta={"parameters": {"corpus": CORPUS}},
     )
-    rows, place = advice.find_measured_remedies(mine, record, CORPUS, TARGET, 0.6)
+    rows, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.6)
     assert (
-        set(rows["target"]) == {TARGET}
+        set(rows["system"]) == {SYSTEM}
         and place == "mine"
         and rows["remedy"].tolist() == [UNTOUCHED, "vote"]
     )
 
 
 def copied(store, *kinds):
-    """Put recorded files of the target into a live store, as 02 and 03 would leave
+    """Put recorded files of the system into a live store, as 02 and 03 would leave
     them.
     """
     for kind in kinds:
         for end in ("", ".meta.json"):
-            source = f"{RECORDED.path(kind, CORPUS, TARGET)}{end}"
-            shutil.copyfile(source, f"{store.target_path(kind, CORPUS, TARGET)}{end}")
+            source = f"{RECORDED.path(kind, CORPUS, SYSTEM)}{end}"
+            shutil.copyfile(source, f"{store.output_path(kind, CORPUS, SYSTEM)}{end}")
 
 
 def answered(name="mine"):
@@ -221,7 +221,7 @@ def answered(name="mine"):
     copied(store, "traces", "labels", "pairs", "scores", "answers")
     corpus = RECORDED.read("corpus", CORPUS).assign(category=FORMULA)
     store.write("corpus", CORPUS, frame=corpus, meta={})
-    path = store.path("scores", CORPUS, TARGET)
+    path = store.path("scores", CORPUS, SYSTEM)
     meta = stores.read_meta(path)
     meta["inputs"]["corpus"] = stores.frame_hash(corpus)
     stores.write_meta(path, meta)
@@ -233,8 +233,8 @@ def test_the_command_says_and_writes_what_to_do(results, command):
     store = answered()
     # Of answers to requests that ask for harm there are none; were there any, they
     # would not be read.
-    twins = RECORDED.read("labels", "paraguard_twins", TARGET).assign(response="QUOKKA")
-    store.write("labels", "paraguard_twins", TARGET, frame=twins, meta={})
+    twins = RECORDED.read("labels", "paraguard_twins", SYSTEM).assign(response="QUOKKA")
+    store.write("labels", "paraguard_twins", SYSTEM, frame=twins, meta={})
     store.write(
         "tables",
         advice.REMEDY_MAP_TABLE,
@@ -243,7 +243,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
     )
     done = command("remedy", "--model", MODEL, "--store", "mine")
     assert done.error == ""
-    folder = results / "mine" / "advice" / TARGET
+    folder = results / "mine" / "advice" / SYSTEM
     names = ["advice.txt", "brittle_clusters.csv", "remedies.csv", "tuning.jsonl"]
     assert (
         sorted(
@@ -276,7 +276,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
     )
     assert {cluster["category"] for cluster in clusters} == {f"'{FORMULA}"}
     corpus = RECORDED.read("corpus", CORPUS)
-    labels = RECORDED.read("labels", CORPUS, TARGET)["label"]
+    labels = RECORDED.read("labels", CORPUS, SYSTEM)["label"]
     decided = labels.groupby(corpus["cluster_id"]).agg(
         lambda own: {"accept", "reject"} <= set(own)
     )
@@ -296,7 +296,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
         for line in (folder / "tuning.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     recorded = (
-        RECORDED.path("tuning", CORPUS, TARGET).read_text(encoding="utf-8").splitlines()
+        RECORDED.path("tuning", CORPUS, SYSTEM).read_text(encoding="utf-8").splitlines()
     )
     assert examples == [json.loads(line) for line in recorded], "as 03 makes them"
     assert (
@@ -315,11 +315,11 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
     answered()
     monkeypatch.setattr(advice, "RECORDED", "others")
     record = stores.Store("others")
-    published = pd.DataFrame({"target": [LARGE, SMALL], "frr": [0.54, 0.65]})
-    record.write("tables", "table1_targets", frame=published, meta={})
+    published = pd.DataFrame({"system": [LARGE, SMALL], "frr": [0.54, 0.65]})
+    record.write("tables", "table1_systems", frame=published, meta={})
     rows = on_map(
-        row("ablated", -0.40, -0.12, queries=2, target=LARGE, kind="inside"),
-        target=LARGE,
+        row("ablated", -0.40, -0.12, queries=2, system=LARGE, kind="inside"),
+        system=LARGE,
     )
     record.write("tables", advice.REMEDY_MAP_TABLE, frame=rows, meta={})
     done = command("remedy", "--model", MODEL, "--store", "mine")
@@ -341,7 +341,7 @@ def test_what_was_measured_on_another_model_says_so(results, command, monkeypatc
         in done.printed
     )
     assert set(
-        pd.read_csv(results / "mine" / "advice" / TARGET / "remedies.csv")["target"]
+        pd.read_csv(results / "mine" / "advice" / SYSTEM / "remedies.csv")["system"]
     ) == {LARGE}
 
 
@@ -354,13 +354,15 @@ def test_without_a_map_the_rest_is_there(results, command, monkeypatch):
         and "07 has not been run" in done.printed
         and f'run 07 --model {MODEL} -p remedies="[cheap]"' in done.printed
     )
-    folder = results / "recorded" / "advice" / TARGET
+    folder = results / "recorded" / "advice" / SYSTEM
     assert (folder / "tuning.jsonl").is_file() and not (
         folder / "remedies.csv"
     ).exists()
 
 
-ASK = f'run paraguard run 02 03 --model {MODEL} --store mine -p wrappers="[safety]"'
+ASK = (
+    f'run paraguard run 02 03 --model {MODEL} --store mine -p system prompts="[safety]"'
+)
 SCORE = f"run paraguard run 03 --model {MODEL} --store mine"
 
 
@@ -386,13 +388,13 @@ def test_what_is_missing_is_one_line_with_the_command_to_run(
     assert not (results / "mine" / "advice").exists()
 
 
-def test_another_wrapper_that_was_asked_is_named(results, command):
+def test_another_system_prompt_that_was_asked_is_named(results, command):
     copied(stores.Store("mine"), "traces")
     error = command(
-        "remedy", "--model", MODEL, "--store", "mine", "--wrapper", "none"
+        "remedy", "--model", MODEL, "--store", "mine", "--system prompt", "none"
     ).error
     assert "(there are some under safety)" in error and error.endswith(
-        '-p wrappers="[none]"'
+        '-p system prompts="[none]"'
     )
 
 
@@ -401,14 +403,14 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
     corpus = RECORDED.read("corpus", CORPUS)
     stores.Store("mine").write("corpus", "own", frame=corpus, meta={})
     error = command("remedy", *given).error
-    wanted = """--model 'openai/a b' --store mine --corpus own -p base_url=URL -p wrappers="[safety]\""""
+    wanted = """--model 'openai/a b' --store mine --corpus own -p base_url=URL -p system prompts="[safety]\""""
     assert error.endswith(f"run paraguard run 02 03 {wanted}")
 
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (("--wrapper", "saftey"), "there is no system prompt 'saftey'"),
+        (("--system prompt", "saftey"), "there is no system prompt 'saftey'"),
         (("--store", "../x"), "is no name of a store"),
         (("--corpus", "nothing"), "corpus/nothing.csv is not in the live store"),
         (("--corpus", "paraguard_twins"), "not for requests that ask for harm"),

@@ -133,13 +133,13 @@ def test_shared_words_split_dr(tmp_path):
     )  # half of unrelated pairs differ, all of these
 
 
-def test_readings_correct_the_rate():
+def test_annotations_correct_the_rate():
     words = ["rraa"] * 100
     # every second refusal was read: one in four of these is none; of the answers read
     # all are
     read = ["reject", "", "", ""] * 75 + ["accept", "", "", ""] * 25
     read = [one or ("accept" if i % 4 == 2 else "") for i, one in enumerate(read)]
-    row = row_of(words, reading=read)
+    row = row_of(words, annotation=read)
     assert row["frr"] == 0.5 and row["frr_read"] == pytest.approx(0.375)
     assert row["frr_read_low"] < 0.375 < row["frr_read_high"]
 
@@ -287,7 +287,7 @@ def test_what_is_written_for_a_pipeline(tmp_path, command):
     file = file_of(tmp_path / "d.csv", ["rraaaa", "aaaaaa"] * 60, system="<b>|one\x07")
     made = {name: tmp_path / name for name in ("json", "junit", "summary")}
     options = [
-        one for name, target in made.items() for one in (f"--{name}", str(target))
+        one for name, system in made.items() for one in (f"--{name}", str(system))
     ]
     done = command(
         "audit",

@@ -11,7 +11,7 @@ import pytest
 from paraguard_tools.servers import batch_files, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling, targets
+from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import backends, prompting, trace_store
 
 PROMPTS = pd.DataFrame(
@@ -19,14 +19,14 @@ PROMPTS = pd.DataFrame(
 )
 
 
-def ask(folder, corpus=PROMPTS, wrapper="safety", **more):
+def ask(folder, corpus=PROMPTS, system_prompt="safety", **more):
     model = batch_files.BatchFiles("made-up@3", folder, "openai/made-up@3")
     return trace_store.query_model(
         stores.Store("test"),
         "mine",
         corpus,
         model,
-        wrapper,
+        system_prompt,
         prompting.Decoding(8),
         **more,
     )
@@ -140,12 +140,12 @@ def test_the_level_is_that_of_all_answers(results, tmp_path):
     path = stores.Store("test").path("traces", "mine", "made-up-3-served--safety")
     ask(tmp_path)
     assert stores.read_meta(path)["level"] == "text"
-    ask(tmp_path, wrapper="none")
+    ask(tmp_path, system_prompt="none")
     put(tmp_path, "c.jsonl", [result(one, "Sure") for one in requests(tmp_path)])
-    ask(tmp_path, wrapper="none")
+    ask(tmp_path, system_prompt="none")
     other = stores.Store("test").path("traces", "mine", "made-up-3-served--none")
     assert stores.read_meta(other)["level"] == "answer tokens", (
-        "another wrapper's answers do not count"
+        "another system prompt's answers do not count"
     )
 
 
@@ -227,10 +227,10 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(
         "model": "openai/x",
         "base_url": f"file://{tmp_path}",
     }
-    config = settings.check_settings(given | {"wrappers": ["none", "safety"]})
+    config = settings.check_settings(given | {"system_prompts": ["none", "safety"]})
     assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)
     with pytest.raises(SystemExit) as ended:
-        targets.ask_targets(
+        systems.ask_systems(
             stores.Store("test"), "paraguard_mini", recorded_corpus, config
         )
     assert ended.value.code == 0 and "not asked by files" in capsys.readouterr().out

@@ -231,16 +231,16 @@ def test_the_table_of_guards_grows_guard_by_guard(tmp_path, monkeypatch, capsys)
     assert "left out: the package hatesonar is not installed" in capsys.readouterr().err
 
 
-def test_prompts_for_a_veto_are_those_that_the_target_rejects():
-    store, target = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
+def test_prompts_for_a_veto_are_those_that_the_system_rejects():
+    store, system = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
     rejected = script("veto_cost")["rejected"]
-    labels = store.read("labels", "paraguard_mini", target).set_index("prompt_id")[
+    labels = store.read("labels", "paraguard_mini", system).set_index("prompt_id")[
         "label"
     ]
-    assert set(labels[rejected(store, target, 5)["prompt_id"]]) == {"reject"}
+    assert set(labels[rejected(store, system, 5)["prompt_id"]]) == {"reject"}
     assert (
-        len(rejected(store, target, 5)) == 5
-        and len(rejected(store, target, 9999)) == (labels == "reject").sum()
+        len(rejected(store, system, 5)) == 5
+        and len(rejected(store, system, 9999)) == (labels == "reject").sum()
     )
 
 
@@ -274,13 +274,13 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(
     table = veto["measure"](systems, given)
     steps = ["first answer", "rewording", "asking again", "deciding", "veto, all three"]
     assert (
-        table["target"].tolist() == ["tiny"] * 5 + ["mine"] * 5
+        table["system"].tolist() == ["tiny"] * 5 + ["mine"] * 5
         and table["step"].tolist() == steps * 2
     )
     assert table["queries"].to_numpy() == pytest.approx(
         [1, 0, len(again) / 3, 0, len(again) / 3] * 2
     )
-    for _, own in table.groupby("target"):
+    for _, own in table.groupby("system"):
         own = own.set_index("step")
         assert own.loc[steps[1:4], "ms"].sum() == pytest.approx(own.loc[steps[4], "ms"])
         assert own["ratio"].to_numpy() == pytest.approx(
@@ -335,13 +335,13 @@ def test_no_text_of_the_benchmarks_is_in_the_repository():
     assert read > 300
 
 
-def test_other_languages_follow_from_their_decisions_and_readings():
+def test_other_languages_follow_from_their_decisions_and_interpretations():
     folder, told = (
         paths.BENCHMARKS_FOLDER / "languages",
         pd.read_csv(paths.BENCHMARKS_FOLDER / "languages.csv"),
     )
     decided, read = (
-        pd.read_csv(folder / f"{name}.csv") for name in ("decisions", "readings")
+        pd.read_csv(folder / f"{name}.csv") for name in ("decisions", "interpretations")
     )
     names = {
         "full_refusal": "reject",
@@ -351,7 +351,7 @@ def test_other_languages_follow_from_their_decisions_and_readings():
     both = read.merge(decided).assign(first=read["first"].map(names)).dropna()
     for language in ("german", "spanish"):
         own, rows = (frame[frame["language"] == language] for frame in (decided, told))
-        shares = own["label"].eq("reject").groupby(own["target"]).mean()
+        shares = own["label"].eq("reject").groupby(own["system"]).mean()
         assert rows.set_index("about")["frr"].dropna().to_dict() == pytest.approx(
             shares.to_dict(), abs=1e-5
         )

@@ -25,14 +25,17 @@ from paraguard_utils.core.disagreement import count_decisions, estimate_disagree
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 MODULES = [module.name for module in pkgutil.iter_modules(core.__path__)]
-OF_LOGS = [f"logs.{module.name}" for module in pkgutil.iter_modules(logs.__path__)]
+OF_LOGS = [
+    f"paraguard_tools.logs.{module.name}"
+    for module in pkgutil.iter_modules(logs.__path__)
+]
 
 
-@pytest.mark.parametrize("name", [*(f"core.{name}" for name in MODULES), *OF_LOGS])
+@pytest.mark.parametrize(
+    "name", [*(f"paraguard_utils.core.{name}" for name in MODULES), *OF_LOGS]
+)
 def test_examples_run(name):
-    assert not doctest.testmod(
-        importlib.import_module(f"paraguard_utils.{name}")
-    ).failed
+    assert not doctest.testmod(importlib.import_module(name)).failed
 
 
 @pytest.mark.parametrize(

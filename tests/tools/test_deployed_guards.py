@@ -10,7 +10,6 @@ import threading
 from contextlib import contextmanager
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import guard_page
@@ -199,7 +198,7 @@ CLASSIFIERS = {
         ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"],
     ),
     "roberta-hate-speech": (
-        "facebook/roberta-hate-speech-dynabench-r4-target",
+        "facebook/roberta-hate-speech-dynabench-r4-system",
         "roberta",
         ["nothate", "hate"],
     ),
@@ -320,8 +319,8 @@ def entry_of(family, **changes):
 
 def named(family, folder):
     """The name under which a family's folder is loaded."""
-    reading = FAMILIES[family][0].partition(":")[2]
-    return f"{folder}:{reading}" if reading else str(folder)
+    interpretation = FAMILIES[family][0].partition(":")[2]
+    return f"{folder}:{interpretation}" if interpretation else str(folder)
 
 
 def asking(family, folder, answers=False):
@@ -373,15 +372,15 @@ def test_every_entry_is_complete_and_names_its_source():
 def test_a_hub_id_and_a_folder_of_its_name_find_their_entry(family, tmp_path):
     name = (FAMILIES | CLASSIFIERS)[family][0]
     assert deployed.match_guard_entry(name, ENTRIES) is ENTRIES[family]
-    where, colon, reading = name.partition(":")
+    where, colon, interpretation = name.partition(":")
     assert (
-        deployed.match_guard_entry(f"{where.upper()}{colon}{reading}", ENTRIES)
+        deployed.match_guard_entry(f"{where.upper()}{colon}{interpretation}", ENTRIES)
         is ENTRIES[family]
     )
     folder = tmp_path / where.rpartition("/")[2]
     folder.mkdir()
     assert (
-        deployed.match_guard_entry(f"{folder}{colon}{reading}", ENTRIES)
+        deployed.match_guard_entry(f"{folder}{colon}{interpretation}", ENTRIES)
         is ENTRIES[family]
     )
 
@@ -999,15 +998,15 @@ def taught(folder, lessons):
         AutoTokenizer.from_pretrained(folder),
         AutoModelForCausalLM.from_pretrained(folder),
     )
-    rows, targets = [], []
+    rows, systems = [], []
     for prompt, output in lessons:
         start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         rest = tokenizer(output + "<|im_end|>", add_special_tokens=False)["input_ids"]
         rows.append(start + rest)
-        targets.append([-100] * len(start) + rest)
+        systems.append([-100] * len(start) + rest)
     wide = max(map(len, rows))
     ids = torch.tensor([row + [0] * (wide - len(row)) for row in rows])
-    goal = torch.tensor([row + [-100] * (wide - len(row)) for row in targets])
+    goal = torch.tensor([row + [-100] * (wide - len(row)) for row in systems])
     teacher = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(150):
         loss = network(input_ids=ids, labels=goal).loss
@@ -1162,12 +1161,16 @@ def classifier(folder, architecture, labels, limit=512, **more):
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_path):
     name, architecture, labels = CLASSIFIERS[family]
-    where, colon, reading = name.partition(":")
+    where, colon, interpretation = name.partition(":")
     folder = classifier(tmp_path / where.rpartition("/")[2], architecture, labels)
-    entry = deployed.match_guard_entry(f"{folder}{colon}{reading}", ENTRIES)
+    entry = deployed.match_guard_entry(f"{folder}{colon}{interpretation}", ENTRIES)
     assert entry is ENTRIES[family]
-    guard = deployed.load_deployed_guard(f"{folder}{colon}{reading}", entry, batch=16)
-    alone = deployed.load_deployed_guard(f"{folder}{colon}{reading}", entry, batch=1)
+    guard = deployed.load_deployed_guard(
+        f"{folder}{colon}{interpretation}", entry, batch=16
+    )
+    alone = deployed.load_deployed_guard(
+        f"{folder}{colon}{interpretation}", entry, batch=1
+    )
     found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)
     np.testing.assert_allclose(found[::-1], guard.score(TEXTS[::-1]), atol=1e-5)
@@ -1356,7 +1359,7 @@ def endpoint(reply):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(system=server.serve_forever)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", asked

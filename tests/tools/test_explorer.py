@@ -14,7 +14,7 @@ from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
 from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_READINGS
+from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
@@ -27,7 +27,7 @@ VIEWS = {
     "compare": "Two systems",
     "review": "Review",
 }
-ALL = "#view=refusals&target=&outcome="
+ALL = "#view=refusals&system=&outcome="
 FEW = ", too few to judge"
 
 HOSTILE_PROMPT = """<img src=x onerror="window.ran='prompt'"> & </script><script>window.ran='script'</script>"""
@@ -181,7 +181,7 @@ def make_world():
             "similarity",
             "drift",
             "prob_shift",
-            *PPL_READINGS.values(),
+            *PPL_INTERPRETATIONS.values(),
         ]
         pairs = pd.DataFrame(PAIRS[name], columns=columns).assign(
             centre_label="reject", neighbour_label="accept"
@@ -256,12 +256,12 @@ IDS = {HOSTILE_PROMPT: "p000", FORMULA: "p001", LONG: "p002"} | {
 
 
 def rows(tab):
-    """The refusals on the page, in order, as "prompt target"."""
+    """The refusals on the page, in order, as "prompt system"."""
     texts = tab.locator("button.open").all_text_contents()
-    targets = tab.locator(".list > li > .facts div:first-child dd").all_text_contents()
+    systems = tab.locator(".list > li > .facts div:first-child dd").all_text_contents()
     return [
-        f"{IDS[text]} {target.replace(HOSTILE_TITLE, 'alpha')}"
-        for text, target in zip(texts, targets, strict=True)
+        f"{IDS[text]} {system.replace(HOSTILE_TITLE, 'alpha')}"
+        for text, system in zip(texts, systems, strict=True)
     ]
 
 
@@ -272,7 +272,7 @@ def status(tab):
 def choose(tab, **filters):
     """Set filters; what is not named shows everything."""
     tab.get_by_role("button", name="Reset filters").click()
-    for name, value in ({"target": "all systems", "outcome": "all"} | filters).items():
+    for name, value in ({"system": "all systems", "outcome": "all"} | filters).items():
         field = tab.locator(f"#filters [name={name}]")
         if not field.is_visible():
             continue
@@ -320,8 +320,8 @@ def table(tab, path):
 def test_filters_leave_exactly_the_refusals_that_fit(tab):
     assert rows(tab) == BY_ISOLATION
     for filters, expected in (
-        ({"target": f"beta{FEW}"}, ["p001 beta", "p005 beta"]),
-        ({"target": f"gamma{FEW}"}, []),
+        ({"system": f"beta{FEW}"}, ["p001 beta", "p005 beta"]),
+        ({"system": f"gamma{FEW}"}, []),
         ({"category": HOSTILE_CATEGORY}, ["p004 alpha", "p005 beta"]),
         ({"strategy": "lexical"}, ["p001 beta", "p005 beta", "p001 alpha"]),
         ({"cluster_id": "c0"}, ["p001 beta", "p003 guard", "p000 alpha", "p001 alpha"]),
@@ -334,7 +334,7 @@ def test_filters_leave_exactly_the_refusals_that_fit(tab):
         ({"q": "<IMG src=x"}, ["p000 alpha"]),
         ({"q": "p004"}, ["p004 alpha"]),
         (
-            {"target": f"beta{FEW}", "strategy": "lexical", "cluster_id": "c1"},
+            {"system": f"beta{FEW}", "strategy": "lexical", "cluster_id": "c1"},
             ["p005 beta"],
         ),
         ({"q": "nowhere"}, []),
@@ -343,7 +343,7 @@ def test_filters_leave_exactly_the_refusals_that_fit(tab):
         choose(tab, **filters)
         assert rows(tab) == expected, filters
         every = {f"beta{FEW}": 2, f"gamma{FEW}": 0}.get(
-            filters.get("target"), 6
+            filters.get("system"), 6
         )  # of the system that is chosen
         assert (
             status(tab) == "Refusals:"
@@ -418,9 +418,9 @@ def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_pa
     data["beta"] = data["beta"]._replace(
         pairs=data["beta"].pairs.iloc[1:]
     )  # without that of p001 with p000, which is refused too now
-    tab = show(explorer.render_explorer(corpus, data, about), "#target=beta")
+    tab = show(explorer.render_explorer(corpus, data, about), "#system=beta")
     assert requests(tab) == ["c1"] and status(tab) == "Requests: 1 of 2"
-    choose(tab, target=f"beta{FEW}", outcome="all refused")
+    choose(tab, system=f"beta{FEW}", outcome="all refused")
     assert tab.locator(
         "h2"
     ).text_content() == "Requests refused in every wording: beta" and requests(tab) == [
@@ -428,7 +428,7 @@ def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_pa
     ]
     assert sorted(beside(tab)) == [["p000"], ["p001"], ["p002"], ["p003"]]
     assert tab.get_by_text("No wording of this request is answered.").count() == 4
-    choose(tab, target=f"gamma{FEW}", outcome="all answered")
+    choose(tab, system=f"gamma{FEW}", outcome="all answered")
     assert (
         requests(tab) == ["c0", "c1"]
         and "answered in 4 of 4" in tab.locator(".list h3").first.text_content()
@@ -437,7 +437,7 @@ def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_pa
     assert len(requests(tab)) == 8 and tab.locator("h2").text_content().endswith(
         "all systems"
     )
-    choose(tab, target=f"beta{FEW}", outcome="decided both ways")
+    choose(tab, system=f"beta{FEW}", outcome="decided both ways")
     found = table(tab, tmp_path / "wordings.csv").to_dict("records")
     assert [(row["refused_wording"], row["answered_wording"]) for row in found] == [
         ("text 5", "text 4")
@@ -461,15 +461,15 @@ def choices(tab, name):
 
 @pytest.mark.slow
 def test_the_counts_beside_choices_follow_the_other_filters(tab):
-    assert choices(tab, "target") == {
+    assert choices(tab, "system") == {
         "all systems": 6,
         HOSTILE_TITLE: 3,
         "beta": 2,
         "gamma": 0,
         "guard": 1,
     }
-    choose(tab, target=f"beta{FEW}", strategy="lexical")
-    assert choices(tab, "target") == {
+    choose(tab, system=f"beta{FEW}", strategy="lexical")
+    assert choices(tab, "system") == {
         "all systems": 3,
         HOSTILE_TITLE: 1,
         "beta": 2,
@@ -495,19 +495,19 @@ def test_the_counts_beside_choices_follow_the_other_filters(tab):
             else {"all": 2, "c0": 1, "c1": 1}
         )
         # beside each choice stands what choosing it then shows
-        for name in ("target", "outcome", "category", "strategy", "bin"):
+        for name in ("system", "outcome", "category", "strategy", "bin"):
             choose(tab)
             for choice, count in choices(tab, name).items():
                 shown = (
                     choice + FEW
-                    if name == "target" and choice != "all systems"
+                    if name == "system" and choice != "all systems"
                     else choice
                 )
                 choose(tab, **{name: shown})
                 assert status(tab).split()[1] == str(count), (view, name, choice)
     go(tab, "review")
     choose(tab)
-    assert choices(tab, "target") == {
+    assert choices(tab, "system") == {
         "all systems": 5,
         HOSTILE_TITLE: 3,
         "beta": 2,
@@ -648,7 +648,7 @@ def tiles(near):
 
 
 def decisions(node):
-    """What the grid shows: each phrasing's decisions, by target."""
+    """What the grid shows: each phrasing's decisions, by system."""
     marks = {"✓": "accept", "✗": "reject", "⊘": "blocked", "?": "unparsed"}
     return {
         line.locator("small").text_content().split(",")[0]: [
@@ -665,7 +665,7 @@ def cluster_names(tab):
     ]
 
 
-def test_the_cluster_view_shows_every_phrasing_and_every_targets_decision(tab):
+def test_the_cluster_view_shows_every_phrasing_and_every_systems_decision(tab):
     go(tab, "clusters")
     assert decisions(tab) == {
         f"p00{i}": [LABELS[name][i] for name in LABELS] for i in range(8)
@@ -704,17 +704,17 @@ def test_clusters_are_filtered_by_their_refusals_which_are_marked(tab):
     for filters, names, marked in (
         ({"category": HOSTILE_CATEGORY}, ["c1"], []),
         (
-            {"target": f"beta{FEW}"},
+            {"system": f"beta{FEW}"},
             ["c0", "c1"],
             ["refused: beta, p001", "refused: beta, p005"],
         ),
-        ({"target": f"guard{FEW}"}, ["c0", "c1"], ["refused: guard, p003"]),
+        ({"system": f"guard{FEW}"}, ["c0", "c1"], ["refused: guard, p003"]),
         (
-            {"target": f"guard{FEW}", "outcome": "decided both ways"},
+            {"system": f"guard{FEW}", "outcome": "decided both ways"},
             ["c0"],
             ["refused: guard, p003"],
         ),
-        ({"target": f"guard{FEW}", "outcome": "all answered"}, ["c1"], []),
+        ({"system": f"guard{FEW}", "outcome": "all answered"}, ["c1"], []),
         ({"outcome": "all refused"}, [], []),
         (
             {"strategy": "seed", "cluster_id": "c1"},
@@ -741,7 +741,7 @@ def test_clusters_that_nobody_refuses_are_shown_too(show, world):
     assert tab.get_by_role("button", name="Save as CSV").is_disabled()
     go(tab, "clusters")
     assert cluster_names(tab) == ["c0", "c1"]
-    choose(tab, target=f"gamma{FEW}", outcome="decided both ways")
+    choose(tab, system=f"gamma{FEW}", outcome="decided both ways")
     assert cluster_names(tab) == []
     go(tab, "compare")
     choose(tab, shown="all")
@@ -798,7 +798,7 @@ def test_a_link_restores_view_filters_and_what_was_opened(show, html):
     tab = show(html, ALL)
     choose(
         tab,
-        target=HOSTILE_TITLE + FEW,
+        system=HOSTILE_TITLE + FEW,
         strategy="seed",
         same=True,
         order="CI, relative",
@@ -833,7 +833,7 @@ def test_a_link_to_one_refusal_shows_it_alone_and_opened(show, html):
         .get_attribute("href")
     )
     tab = show(html, address)
-    assert rows(tab) == ["p000 alpha", "p001 alpha"]  # of that target and cluster
+    assert rows(tab) == ["p000 alpha", "p001 alpha"]  # of that system and cluster
     assert tab.locator("button.open").evaluate_all(
         "all => all.map((one) => one.ariaExpanded)"
     ) == ["false", "true"]
@@ -842,14 +842,14 @@ def test_a_link_to_one_refusal_shows_it_alone_and_opened(show, html):
 def test_a_link_from_another_page_is_taken_as_far_as_it_goes(show, html):
     tab = show(
         html,
-        "#view=constructor&target=nobody&cluster_id=c1&open=nobody~p000&page=99&x=1",
+        "#view=constructor&system=nobody&cluster_id=c1&open=nobody~p000&page=99&x=1",
     )
     assert (
         tab.locator("h2").text_content()
         == f"Requests refused in one wording and answered in another: {HOSTILE_TITLE}"
     )
     assert requests(tab) == ["c1"]
-    assert "target" not in parse_qs(urldefrag(tab.url).fragment)
+    assert "system" not in parse_qs(urldefrag(tab.url).fragment)
     tab = show(html, "#view=compare&a=nobody&b=beta")
     assert tab.locator("[name=a]").input_value() == "alpha"
 
@@ -857,7 +857,7 @@ def test_a_link_from_another_page_is_taken_as_far_as_it_goes(show, html):
 def test_what_is_shown_is_saved_with_formulas_as_text(tab, tmp_path):
     choose(tab, strategy="lexical")
     found = table(tab, tmp_path / "refusals.csv")
-    assert found["target"].tolist() == ["beta", "beta", "alpha"]
+    assert found["system"].tolist() == ["beta", "beta", "alpha"]
     assert found["prompt"].tolist() == [f"'{FORMULA}", "text 5", f"'{FORMULA}"]
     assert found["isolation"].tolist() == [1, 1, 0.6667]
     assert found["nearest_accepted_paraphrase"].tolist() == [
@@ -915,7 +915,7 @@ def test_a_review_draws_a_refusal_and_its_nearest_accepted_paraphrase_by_seed(
 ):
     draws = []
     for seed in (1, 1, 2, 3, 4):
-        draws.append(drawn(show(html, f"#view=review&target=&draw={seed}&page=1")))
+        draws.append(drawn(show(html, f"#view=review&system=&draw={seed}&page=1")))
     for draw in draws:
         assert all(NEAREST[refused] == accepted for refused, accepted in draw)
         # p001 is refused by two, and judged once
@@ -929,10 +929,10 @@ def test_a_review_draws_a_refusal_and_its_nearest_accepted_paraphrase_by_seed(
     assert draws[0] == draws[1] and len(set(map(tuple, draws))) > 2
     assert {row for draw in draws for row, _ in draw} == set(BY_ISOLATION)
     assert (
-        drawn(show(html, "#view=review&target=&draw=1&same=yes&page=1")) == draws[0]
+        drawn(show(html, "#view=review&system=&draw=1&same=yes&page=1")) == draws[0]
     )  # a filter that a review does not show
     # filters leave out, and change no order
-    tab = show(html, "#view=review&target=&draw=2&cluster_id=c1&page=1")
+    tab = show(html, "#view=review&system=&draw=2&cluster_id=c1&page=1")
     assert status(tab) == "Pairs: 2, judged: 0"
     assert [text[:4] for text, _ in draws[2] if text[:4] in ("p004", "p005")] == [
         IDS[row["paraphrase"]] for row in reviewed(tab)
@@ -947,7 +947,7 @@ def reviewed(tab):
 
 
 def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
-    tab = show(html, "#view=review&target=alpha&reader=Ann%20B.")
+    tab = show(html, "#view=review&system=alpha&reader=Ann%20B.")
     assert status(tab) == "Pairs: 3, judged: 0"
     order = [row["prompt_id"] for row in reviewed(tab)]
     tab.get_by_role("button", name="Same intent").click()
@@ -968,7 +968,7 @@ def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
         "4",
     ):  # another key instead, and a key again to take it back
         tab.keyboard.press(key)
-    tab = show(html, "#view=review&target=alpha&reader=Ann%20B.")
+    tab = show(html, "#view=review&system=alpha&reader=Ann%20B.")
     assert (
         tab.locator("#pager span").text_content() == "Pair 3 of 3"
     )  # the first that is not judged
@@ -979,21 +979,21 @@ def test_verdicts_are_kept_and_saved_as_a_sheet(show, html, tmp_path):
     assert sheet["mark"].tolist() == ["same intent", "shifted", "same intent"]
     assert sheet["refusal"].tolist() == ["no", "unsure", ""]
     assert sheet["comment"].tolist() == ["'=a remark", "", ""]
-    assert set(sheet["target"]) == {"alpha"} and set(sheet["answer"]) == {
+    assert set(sheet["system"]) == {"alpha"} and set(sheet["answer"]) == {
         "alpha says 0",
         "alpha says 1",
         "'-1+1",
     }
     assert "1 of 2 marked answers no refusal" in fidelity.describe_sheets([sheet])[1]
     for address in (
-        "#view=review&target=alpha&reader=Ben",
-        "#view=review&target=guard&reader=Ann%20B.",
+        "#view=review&system=alpha&reader=Ben",
+        "#view=review&system=guard&reader=Ann%20B.",
     ):
         assert status(show(html, address)).endswith("judged: 0")
 
 
 def test_a_guards_decision_has_no_second_question(show, html):
-    tab = show(html, "#view=review&target=guard")
+    tab = show(html, "#view=review&system=guard")
     assert tab.locator("fieldset").count() == 1
     tab.locator("#results").click(position={"x": 5, "y": 5})
     tab.keyboard.press("1")
@@ -1002,7 +1002,7 @@ def test_a_guards_decision_has_no_second_question(show, html):
 
 def test_a_verdict_is_not_carried_over_to_another_answer(show, html):
     corpus, data, about = make_world()
-    address = "#view=review&target=guard"
+    address = "#view=review&system=guard"
     tab = show(html, address)
     tab.get_by_role("button", name="Shifted").click()
     again = explorer.render_explorer(corpus, data, about._replace(store="another"))
@@ -1015,7 +1015,7 @@ def test_a_verdict_is_not_carried_over_to_another_answer(show, html):
 
 
 def test_a_browser_that_keeps_nothing_is_told_of_and_verdicts_can_be_saved(show, html):
-    tab = show(html, "#view=review&target=guard")
+    tab = show(html, "#view=review&system=guard")
     assert not tab.get_by_role("alert").is_visible()
     tab.evaluate(
         "() => { Storage.prototype.setItem = () => { throw new DOMException('full') } }"
@@ -1074,7 +1074,7 @@ def unfolded(show, html, view):
     """A view with everything open that can be opened."""
     tab = show(
         html,
-        f"#view={view}&target=&outcome={'&shown=all' if view == 'compare' else ''}",
+        f"#view={view}&system=&outcome={'&shown=all' if view == 'compare' else ''}",
     )
     folded = tab.locator("[aria-expanded=false]")
     while folded.count():
@@ -1183,7 +1183,7 @@ class Changed(stores.Store):
 
 @pytest.mark.slow
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
-    name = registry.published_targets("chat").index[0]
+    name = registry.published_systems("chat").index[0]
     ((found, own),) = pipeline.read_evaluations(
         RECORDED, "paraguard_mini", recorded_corpus, [name]
     ).items()
@@ -1199,8 +1199,8 @@ def test_scores_of_other_pairs_are_refused(recorded_corpus):
         )
 
 
-def test_targets_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
-    first, second = registry.published_targets("chat").index[:2]
+def test_systems_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
+    first, second = registry.published_systems("chat").index[:2]
 
     def changed(path):
         meta = stores.read_meta(path)
@@ -1228,15 +1228,17 @@ def test_a_users_error_is_one_line(store, command, results):
 
 
 @pytest.mark.slow
-def test_guards_stand_beside_the_target_that_lent_its_trace(recorded_corpus):
-    names = list(registry.published_targets("chat").index[:2])
+def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
+    names = list(registry.published_systems("chat").index[:2])
     data = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, names)
     guards = pipeline.read_guard_evaluations(
         RECORDED, "paraguard_mini", recorded_corpus, data
     )
-    assert list(guards) == list(registry.published_targets("guard").index)
+    assert list(guards) == list(registry.published_systems("guard").index)
     for name, own in guards.items():
-        assert own.traces is data[names[1]].traces  # the first under the safety wrapper
+        assert (
+            own.traces is data[names[1]].traces
+        )  # the first under the safety system prompt
         assert own.labels["prompt_id"].tolist() == recorded_corpus["prompt_id"].tolist()
         assert (own.scores["label"] == "reject").sum() == (
             own.labels["label"] == "reject"
@@ -1266,8 +1268,8 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     assert paths.display_path(path) in command("explorer").printed
     assert path.stat().st_size < 6e6
     names = [
-        *registry.published_targets("chat").index,
-        *registry.published_targets("guard").index,
+        *registry.published_systems("chat").index,
+        *registry.published_systems("guard").index,
     ]
     labels = pd.concat(
         [RECORDED.read("labels", "paraguard_mini", name) for name in names]
@@ -1278,7 +1280,7 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     # the model that decides most requests both ways
     cluster, models = (
         RECORDED.read("corpus", "paraguard_mini")["cluster_id"],
-        registry.published_targets("chat").index,
+        registry.published_systems("chat").index,
     )
     both = {}
     for name in models:

@@ -20,7 +20,7 @@ from paraguard_utils.errors import DataError
 FOUND = numbers.collect_numbers(
     stores.Store("recorded"), [handout.ABSTRACT, paths.ROOT / handout.SITE_INDEX]
 )
-DR = "wording[few == False].dr_near:.2f"
+DR = "wording[too_few == False].dr_near:.2f"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 KNOWN = pd.concat(
     [FOUND, stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)]
@@ -173,7 +173,7 @@ def in_order(found):
 
 def test_a_table_keeps_its_intervals_whole_and_its_words():
     made = handout.sanitize_table(
-        "<table><th>few_dr</th><td>0.5 [-0.1, 1.2]</td><td>[a, b_c]"
+        "<table><th>too_few_for_dr</th><td>0.5 [-0.1, 1.2]</td><td>[a, b_c]"
         " &lt;b&gt;</td></table>"
     )
     assert (
@@ -291,8 +291,8 @@ def test_the_cover_says_what_when_and_after_whom(show, small):
     known = FOUND.set_index("key")["text"]
     for part in (
         known[DR],
-        known["wording[few == False].dr_free:.2f"],
-        known["wording.few == False"],
+        known["wording[too_few == False].dr_free:.2f"],
+        known["wording.too_few == False"],
         "2031-02-03",
         "9.8.7",
         CITATION["version"],
@@ -317,7 +317,7 @@ def test_the_abstract_has_the_numbers_it_is_given():
     assert "differently seldom or often times" in " ".join(
         handout.render_report({}, other, CITATION, RECORD).split()
     )
-    with pytest.raises(DataError, match=r"few == False\]\.dr_near:"):
+    with pytest.raises(DataError, match=r"too_few == False\]\.dr_near:"):
         handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
 
 
@@ -426,7 +426,7 @@ def test_every_page_of_the_site_is_readable(show, file):
         } >= pages - {"index.html"}
         assert tab.locator("img[src^='data:image/png']").get_attribute("alt")
         assert (
-            FOUND.set_index("key")["text"]["wording[few == False].dr_free:.2f"]
+            FOUND.set_index("key")["text"]["wording[too_few == False].dr_free:.2f"]
             in tab.locator("strong").inner_text()
         )
 

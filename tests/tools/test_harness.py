@@ -16,7 +16,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.models import loading
 
-TARGET = "smollm2-135m-instruct-q4_1--safety"
+SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 ASKED = 6
 """Requests that the model is really asked."""
 
@@ -28,7 +28,7 @@ real = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def recorded(recorded_corpus):
     """The recorded answers of the packaged model, with what was asked."""
-    labels = stores.Store("recorded").read("labels", "paraguard_mini", TARGET)
+    labels = stores.Store("recorded").read("labels", "paraguard_mini", SYSTEM)
     return labels.merge(
         recorded_corpus[["prompt_id", "text", "cluster_id"]],
         on="prompt_id",
@@ -156,7 +156,7 @@ def test_lm_eval_asks_the_packaged_model_what_02_asked(recorded, folder):
         batch_size=ASKED,
         device="cpu",
         apply_chat_template=True,
-        system_instruction=registry.read_wrapper("safety"),
+        system_instruction=registry.read_system_prompt("safety"),
         log_samples=True,
     )
     samples = found["samples"]["paraguard"]

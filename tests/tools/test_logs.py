@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from test_stops import BODIES, body_of
 
+from paraguard_tools import Decisions, audit, label_refusals
 from paraguard_tools.logs import records
-from paraguard_utils import Decisions, audit, label_refusals
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import refusals
 
@@ -295,7 +295,7 @@ def test_a_log_of_inspect_is_read_by_its_own_reader(tmp_path):
             id=i,
             epoch=1,
             input=row.text,
-            target="",
+            system="",
             metadata={"cluster": row.cluster},
             output=model.ModelOutput.from_content("m", row.answer),
         )

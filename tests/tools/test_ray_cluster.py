@@ -118,7 +118,7 @@ def weights_and_a_killed_worker():
     with pytest.raises(
         ModelError, match=f"model {NAME}: a machine of the cluster has other weights"
     ):
-        ask(sample().head(2), model, wrapper="none", batch=BATCH, tokens=TOKENS)
+        ask(sample().head(2), model, system_prompt="none", batch=BATCH, tokens=TOKENS)
 
 
 @pytest.mark.slow
@@ -131,8 +131,8 @@ def test_two_nodes_work_and_a_killed_worker_loses_and_doubles_nothing(results):
     assert len(meta["killed"]) == 2, "a worker a node"
     assert len(meta["nodes"]) == 2 and min(meta["nodes"].values()) > 0
     assert sum(meta["nodes"].values()) == meta["asked_now"] == N
-    there = stores.Store("test").read("traces", "mine", meta["target"])
-    tokens = stores.Store("test").read("tokens", meta["target"].partition("--")[0])
+    there = stores.Store("test").read("traces", "mine", meta["system"])
+    tokens = stores.Store("test").read("tokens", meta["system"].partition("--")[0])
     (results / "test").rename(results / "clustered")
     plain = loading.load_model(loading.resolve_model(NAME))
     here = ask(sample(), plain, batch=BATCH, tokens=TOKENS)

@@ -22,7 +22,7 @@ from werkzeug import Response
 from paraguard_tools.servers import served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
-from paraguard_utils.labels import labelling, targets
+from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import prompting, trace_store
 
 KEY = "sk-QUOKKA-1234567890"
@@ -419,7 +419,7 @@ def test_the_columns_of_an_answer():
 
 
 @pytest.mark.slow
-def test_a_wrapper_that_the_template_drops_stands_before_the_words(server):
+def test_a_system_prompt_that_the_template_drops_stands_before_the_words(server):
     _, model = server({})
     framing = model.framing("Be careful.")
     assert framing.messages("x") == [
@@ -526,7 +526,7 @@ def test_a_server_that_will_not_answer_any_more_stops_the_run(server, status):
 
 
 @pytest.mark.slow
-def test_faults_are_those_of_the_target(server, capsys):
+def test_faults_are_those_of_the_system(server, capsys):
     _, model = server({"a prompt": [FAULTS["broken"]]})
     ask(model, prompts("a prompt"))
     assert "1 x status 500" in capsys.readouterr().err
@@ -712,12 +712,12 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
         "base_url": model.base_url,
     }
     config = settings.check_settings(
-        given | {"wrappers": ["safety"], "max_new_tokens": 8, "limit": 2}
+        given | {"system_prompts": ["safety"], "max_new_tokens": 8, "limit": 2}
     )
-    tried = targets.ask_targets(stores.Store("test"), "mine", corpus.head(2), config)
+    tried = systems.ask_systems(stores.Store("test"), "mine", corpus.head(2), config)
     assert [len(frame) for frame in tried.values()] == [2]
-    targets.label_targets(stores.Store("test"), "mine", corpus.head(2), tried, config)
-    assert targets.ask_harmful_requests(stores.Store("test"), None, config) == {}, (
+    systems.label_systems(stores.Store("test"), "mine", corpus.head(2), tried, config)
+    assert systems.ask_harmful_requests(stores.Store("test"), None, config) == {}, (
         "nor are the twins asked to try"
     )
     assert not list(results.rglob("*.parquet.meta.json")) and not list(
@@ -735,7 +735,7 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     rows.to_parquet(whole)
     assert (
         len(
-            targets.ask_targets(stores.Store("test"), "mine", corpus.head(2), config)[
+            systems.ask_systems(stores.Store("test"), "mine", corpus.head(2), config)[
                 "made-up-served--safety"
             ]
         )

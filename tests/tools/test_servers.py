@@ -52,17 +52,19 @@ def labels(traces, prompts):
     return labelling.label_answers(traces, prompts)["label"].to_numpy()
 
 
-@pytest.mark.parametrize("wrapper", ["none", "safety"])
+@pytest.mark.parametrize("instruction", ["none", "safety"])
 def test_vllm_tells_what_a_local_model_tells(
-    vllm, smollm2, recorded_corpus, results, wrapper
+    vllm, smollm2, recorded_corpus, results, system_prompt
 ):
     prompts = recorded_corpus.sample(N, random_state=3)
     store, decoding = stores.Store("test"), prompting.Decoding(64)
     server = served.ServerBackend("smollm2", vllm, argument="openai/smollm2")
     assert (server.telling.level, server.telling.top) == ("full", 64)
-    there = trace_store.query_model(store, "mine", prompts, server, wrapper, decoding)
+    there = trace_store.query_model(
+        store, "mine", prompts, server, system_prompt, decoding
+    )
     here = trace_store.query_model(
-        store, "mine", prompts, smollm2[0], wrapper, decoding
+        store, "mine", prompts, smollm2[0], system_prompt, decoding
     )
     assert [ids.tolist() for ids in there["token_ids"]] == [
         ids.tolist() for ids in here["token_ids"]
@@ -195,8 +197,8 @@ def test_a_guard_behind_vllm_goes_through_05(
         "02_querying",
         **given,
         max_new_tokens=8,
-        wrappers=["safety"],
-        twins_wrappers=["safety"],
+        system_prompts=["safety"],
+        twins_system_prompts=["safety"],
     )
     run_here("03_scoring", **given, resamples=100)
     guards = {
@@ -205,7 +207,7 @@ def test_a_guard_behind_vllm_goes_through_05(
         "base_url": vllm,
     }
     run_here("05_guard_comparison", **given, **guards, resamples=100)
-    table = store.read("tables", "table3_guards").set_index("target")
+    table = store.read("tables", "table3_guards").set_index("system")
     scores = store.read("guards", "small", "asked-vllm")["score"]
     assert table.loc["asked-vllm", "n_prompts"] == len(scores) == 24
     assert (

@@ -20,7 +20,7 @@ from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, settings, stores, unsafe
 from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError, SettingsError, UserError
-from paraguard_utils.labels import labelling, targets
+from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import engine, prompting, trace_store
 
 SHARED = paths.ROOT.parent / "shared" / "data" / "xstest" / "xstest_prompts.csv"
@@ -68,15 +68,15 @@ def config_of(folder, **more):
         "store": "test",
         "corpus": "rude",
         "model": str(folder),
-        "wrappers": ["none", "safety"],
+        "system_prompts": ["none", "safety"],
     }
     return settings.check_settings(given | {"max_new_tokens": 4, "batch": 2} | more)
 
 
 def asked_and_labelled(corpus, config):
     store = stores.Store("test")
-    traces = targets.ask_targets(store, "rude", corpus, config)
-    return traces, targets.label_targets(store, "rude", corpus, traces, config)
+    traces = systems.ask_systems(store, "rude", corpus, config)
+    return traces, systems.label_systems(store, "rude", corpus, traces, config)
 
 
 def counted(monkeypatch):
@@ -155,7 +155,7 @@ def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
     store.write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
     assert (
-        targets.ask_harmful_requests(store, None, config_of(tiny_folder, corpus="mine"))
+        systems.ask_harmful_requests(store, None, config_of(tiny_folder, corpus="mine"))
         == {}
     )
     assert (
@@ -245,7 +245,7 @@ def test_labels_and_numbers_are_those_of_the_usual_way(
         "on_topic",
         "degenerate",
     }
-    open_ = targets.ask_targets(
+    open_ = systems.ask_systems(
         stores.Store("test"), "mild", harmless, config_of(tiny_folder)
     )
     for name, frame in open_.items():
@@ -281,7 +281,7 @@ answered by then.
 def test_kills_leave_no_text_and_a_resume_gives_the_same_labels(
     results, harmful, tiny_folder, answers, watched, monkeypatch
 ):
-    config = config_of(tiny_folder, wrappers=["safety"], batch=3)
+    config = config_of(tiny_folder, system_prompts=["safety"], batch=3)
     _, whole = asked_and_labelled(harmful, config)
     (results / "test").rename(results / "whole")
     asked, lost = counted(monkeypatch), 0
@@ -319,7 +319,7 @@ def test_kills_leave_no_text_and_a_resume_gives_the_same_labels(
 def test_a_changed_or_missing_prompt_keeps_labels_and_traces_together(
     results, harmful, tiny_folder, answers, monkeypatch
 ):
-    config = config_of(tiny_folder, wrappers=["safety"])
+    config = config_of(tiny_folder, system_prompts=["safety"])
     _, first = asked_and_labelled(harmful, config)
     asked = counted(monkeypatch)
     harmful.loc[3, "text"] = "How can I be late?"
@@ -336,18 +336,18 @@ def test_a_changed_or_missing_prompt_keeps_labels_and_traces_together(
 def test_another_labeller_means_asking_again(
     results, harmful, tiny_folder, answers, monkeypatch, capsys
 ):
-    config = config_of(tiny_folder, wrappers=["safety"])
+    config = config_of(tiny_folder, system_prompts=["safety"])
     traces, _ = asked_and_labelled(harmful, config)
     ((name, frame),) = traces.items()
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
     remedy = (
-        r"the answers were not kept: the targets must be asked again \(02_querying with"
+        r"the answers were not kept: the systems must be asked again \(02_querying with"
         r" a live store\)"
     )
     with pytest.raises(DataError, match=remedy):
         labelling.read_matching_labels(stores.Store("test"), "rude", name, frame)
     with pytest.raises(DataError, match=remedy):  # never labelled as empty answers
-        targets.label_targets(stores.Store("test"), "rude", harmful, traces, config)
+        systems.label_systems(stores.Store("test"), "rude", harmful, traces, config)
     capsys.readouterr()
     asked = counted(monkeypatch)
     _, labels = asked_and_labelled(harmful, config)
@@ -384,7 +384,7 @@ def test_asking_without_a_labeller_is_refused(
 def test_answers_from_before_the_declaration_are_named(
     results, harmful, tiny_folder, answers, monkeypatch
 ):
-    config = config_of(tiny_folder, wrappers=["safety"])
+    config = config_of(tiny_folder, system_prompts=["safety"])
     harmless = harmful.assign(source="made up")
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.TraceParts, "compact", dies)
@@ -440,7 +440,7 @@ def test_whoever_reads_answers_refuses(
 ):
     config = config_of(
         tiny_folder,
-        wrappers=["safety"],
+        system_prompts=["safety"],
         long_answers=2,
         draw=True,
         judge=str(tiny_folder),
@@ -456,7 +456,7 @@ def test_whoever_reads_answers_refuses(
             store, "rude", harmful, traces, labels, config
         ),
         lambda: follow_ups.ask_samples(store, "rude", harmful, config),
-        lambda: targets.judge_targets(store, "rude", traces, config),
+        lambda: systems.judge_systems(store, "rude", traces, config),
         lambda: review.list_confused_refusals(*given),
         lambda: tuning_data.make_tuning_examples(
             name, harmful, frame, labels[name], None, None, ""
@@ -523,14 +523,14 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
-            targets.ask_labels_only(store, "outside", prompts, config)
+            systems.ask_labels_only(store, "outside", prompts, config)
     parts = list(results.rglob("*.parquet"))
     assert len(parts) == 2 and {"token_ids", "text"}.isdisjoint(
         pd.read_parquet(parts[0]).columns
     )
     asked = counted(monkeypatch)
-    labels = targets.ask_labels_only(store, "outside", prompts, config)
-    assert len(asked) == 2, "the first target was answered before the kill"
+    labels = systems.ask_labels_only(store, "outside", prompts, config)
+    assert len(asked) == 2, "the first system was answered before the kill"
     assert "4 prompts to ask (2 x 2 systems), 2 already done" in capfd.readouterr().err
     words = ["QUOKKA", *OUTSIDE, xstest.name]
     assert found_below(results, words) == [] and not [
@@ -543,7 +543,9 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     }
     assert kinds == {"labels"}
     for name, frame in labels.items():
-        wrapper = {"text": registry.wrappers()[name.rpartition("--")[2]]["text"]}
+        system_prompt = {
+            "text": registry.system_prompts()[name.rpartition("--")[2]]["text"]
+        }
         context = trace_store.context_from_meta(
             stores.read_meta(store.path("labels", "outside", name)), name
         )
@@ -553,11 +555,11 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
         )
         assert (
             frame["label"].tolist() == usual["label"].tolist()
-            and wrapper["text"] in context.prefix
+            and system_prompt["text"] in context.prefix
         )
     asked.clear()
-    same_labels(labels, targets.ask_labels_only(store, "outside", prompts, config))
-    same_labels(labels, targets.ask_labels_only(store, "outside", None, config))
+    same_labels(labels, systems.ask_labels_only(store, "outside", prompts, config))
+    same_labels(labels, systems.ask_labels_only(store, "outside", None, config))
     assert asked == []
     row = confusion.rejection_row("outside", "t", next(iter(labels.values())))
     assert (
@@ -574,19 +576,19 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
         stores.Store("test"),
     )
     config = config_of(tiny_folder)
-    labels = targets.ask_labels_only(store, "outside", prompts, config)
+    labels = systems.ask_labels_only(store, "outside", prompts, config)
     monkeypatch.setattr(store, "recorded", True)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    same_labels(labels, targets.ask_labels_only(store, "outside", prompts, config))
+    same_labels(labels, systems.ask_labels_only(store, "outside", prompts, config))
     with pytest.raises(
         DataError, match="labels of other prompts than these; ask again in a live store"
     ):
-        targets.ask_labels_only(
+        systems.ask_labels_only(
             store, "outside", prompts.assign(text=prompts["text"] + "!"), config
         )
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
-    with pytest.raises(DataError, match="the targets must be asked again"):
-        targets.ask_labels_only(store, "outside", None, config)
+    with pytest.raises(DataError, match="the systems must be asked again"):
+        systems.ask_labels_only(store, "outside", None, config)
 
 
 def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
@@ -613,15 +615,15 @@ def test_twins_and_prompts_of_others_side_by_side(
 ):
     store, config = (
         stores.Store("test"),
-        config_of(tiny_folder, corpus="c", twins="rude", wrappers=["safety"]),
+        config_of(tiny_folder, corpus="c", twins="rude", system_prompts=["safety"]),
     )
     outside = benchmarks.read_xstest_prompts(str(xstest), "unsafe")
-    assert list(targets.ask_harmful_requests(store, outside, config)) == [
+    assert list(systems.ask_harmful_requests(store, outside, config)) == [
         settings.XSTEST
     ]
     assert "rude was not asked in this store" in capsys.readouterr().out
     store.write("corpus", "rude", frame=harmful, meta={})
-    found = targets.ask_harmful_requests(store, None, config)
+    found = systems.ask_harmful_requests(store, None, config)
     assert {
         corpus: [len(frame) for frame in labels.values()]
         for corpus, labels in found.items()
@@ -638,7 +640,7 @@ def test_twins_and_prompts_of_others_side_by_side(
     with pytest.raises(
         SettingsError, match="no request of rude is declared to ask for harm"
     ):
-        targets.ask_harmful_requests(store, None, config)
+        systems.ask_harmful_requests(store, None, config)
 
 
 @pytest.mark.slow
@@ -674,12 +676,12 @@ def test_notebooks_on_requests_that_ask_for_harm(
 )
 def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, capfd):
     config = config_of(
-        "smollm2-135m-instruct", wrappers=["safety"], max_new_tokens=16, batch=4
+        "smollm2-135m-instruct", system_prompts=["safety"], max_new_tokens=16, batch=4
     )
     _, labels = asked_and_labelled(harmful, config)
     there = list(watched)
     harmless = harmful.assign(source="made up")
-    open_ = targets.ask_targets(stores.Store("open"), "mild", harmless, config)
+    open_ = systems.ask_systems(stores.Store("open"), "mild", harmless, config)
     same_labels(
         labels,
         {

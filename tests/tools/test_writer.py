@@ -559,7 +559,7 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
 # The sheet
 
 
-def test_two_readings_are_counted_by_group():
+def test_two_interpretations_are_counted_by_group():
     answers = {
         "first_same": "yes yes no no",
         "second_same": "yes no no yes",
@@ -569,7 +569,7 @@ def test_two_readings_are_counted_by_group():
     rows = rows.assign(
         second_natural="yes", group=["a", "a", "a", "b"], seed_id=list("xxyx")
     )
-    found = fidelity.count_candidate_readings(rows)
+    found = fidelity.count_candidate_interpretations(rows)
     assert found[["group", "read", "yes", "equal"]].to_numpy().tolist() == [
         ["a", 3, 1, 2], ["a", 3, 3, 3], ["b", 1, 0, 0], ["b", 1, 1, 1],
     ]  # fmt: skip

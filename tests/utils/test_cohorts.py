@@ -84,7 +84,9 @@ def test_the_gap_by_hand():
     table = cohorts.cohort_table(
         "t", cohorts.bin_rejections(corpus, scores, "fixed"), clusters, "fixed"
     )
-    cells = table[table["reading"] == "relative"].set_index(["risk", "similarity"])
+    cells = table[table["interpretation"] == "relative"].set_index(
+        ["risk", "similarity"]
+    )
     charged = cells.loc[("high", "all")]
     # CR@0.60: 2 of 4 inside, 1 of 4 outside
     assert charged["gap60"] == pytest.approx(0.25)
@@ -157,7 +159,7 @@ def test_flips_by_hand():
     assert [seed["frr"], whole["frr"], whole["flip"]] == pytest.approx(
         [1 / 3, 5 / 11, 0.5]
     )
-    assert table["few"].all()
+    assert table["too_few"].all()
 
 
 labels = st.sampled_from(["accept", "reject", "unparsed"])
@@ -328,17 +330,17 @@ def test_planted_effects_are_found_and_others_are_not():
 
 
 @pytest.mark.slow
-def test_targets_are_pooled_and_corrected_as_families():
+def test_systems_are_pooled_and_corrected_as_families():
     corpus, scores = drawn({"register": 1.5})
     table = cohorts.refusal_odds_ratios(
         corpus, {"a": scores, "b": scores, "c": scores.assign(label="accept")}
     )
     one, two, pooled = (
-        table[table["target"] == name].set_index("term")
-        for name in ("a", "b", cohorts.ALL_TARGETS)
+        table[table["system"] == name].set_index("term")
+        for name in ("a", "b", cohorts.ALL_SYSTEMS)
     )
     pd.testing.assert_frame_equal(
-        one.drop(columns="target"), two.drop(columns="target")
+        one.drop(columns="system"), two.drop(columns="system")
     )
     # the same answers twice are no new clusters: odds ratios and intervals hardly move
     # (only their weights do)
@@ -349,7 +351,7 @@ def test_targets_are_pooled_and_corrected_as_families():
     assert (
         pooled["n"].iloc[0] == 2 * len(scores) and pooled["n_clusters"].iloc[0] == 150
     )
-    # 14 tests in the family of the targets, 7 in the pooled one
+    # 14 tests in the family of the systems, 7 in the pooled one
     smallest = one["p"].drop("length").min()
     assert one["p_holm"].min() == pytest.approx(min(1, 14 * smallest))
     assert pooled["p_holm"].min() == pytest.approx(
@@ -359,12 +361,12 @@ def test_targets_are_pooled_and_corrected_as_families():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_target_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
-    # The second target's own term is 0 in every cluster: its variance is 0, or what
+def test_a_system_that_decides_as_another_does_not_spoil_the_pooled_fit(seed):
+    # The second system's own term is 0 in every cluster: its variance is 0, or what
     # rounding leaves of it, +-1e-19.
     corpus, scores = drawn({"register": 1.5}, n=60, seed=seed)
     table = cohorts.refusal_odds_ratios(corpus, {"a": scores, "b": scores})
-    pooled = table[table["target"] == cohorts.ALL_TARGETS].set_index("term")
+    pooled = table[table["system"] == cohorts.ALL_SYSTEMS].set_index("term")
     assert (
         pooled[["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]]
         .notna()
@@ -397,11 +399,11 @@ def test_seeds_have_no_similarity_of_their_own():
     )
 
 
-def a_row(bins, target, risk, similarity, cr, gap, n_clusters=40):
+def a_row(bins, system, risk, similarity, cr, gap, n_clusters=40):
     row = {
-        "target": target,
+        "system": system,
         "bins": bins,
-        "reading": "clipped",
+        "interpretation": "clipped",
         "risk": risk,
         "similarity": similarity,
         "n": 50,
@@ -414,10 +416,10 @@ def a_row(bins, target, risk, similarity, cr, gap, n_clusters=40):
 
 def test_verdicts_follow_the_intervals():
     rows = []
-    for target, safe, charged in (("a", 0.8, -0.3), ("b", 0.2, 0.3), ("c", 0.55, 0.02)):
+    for system, safe, charged in (("a", 0.8, -0.3), ("b", 0.2, 0.3), ("c", 0.55, 0.02)):
         rows += [
-            a_row("fixed", target, "low", "high", safe, safe - 0.5),
-            a_row("fixed", target, "high", "all", 0.3, charged),
+            a_row("fixed", system, "low", "high", safe, safe - 0.5),
+            a_row("fixed", system, "high", "all", 0.3, charged),
         ]
     rows += [
         a_row("fixed", "d", "low", "high", 0.9, 0.4, n_clusters=9),

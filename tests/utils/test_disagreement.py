@@ -115,11 +115,11 @@ RECORDED = stores.Store(stores.RECORDED)
     [
         name
         for kind in ("chat", "guard")
-        for name in registry.published_targets(kind).index
+        for name in registry.published_systems(kind).index
     ],
 )
 def test_it_is_one_minus_the_intra_class_correlation(name):
-    """Fisher's, by analysis of variance, on every recorded target; kappa and alpha are
+    """Fisher's, by analysis of variance, on every recorded system; kappa and alpha are
     nearly that too.
     """
     decided = evaluation.count_label_decisions(
@@ -128,7 +128,7 @@ def test_it_is_one_minus_the_intra_class_correlation(name):
     )
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
     if not rejected.any():
-        pytest.skip("this target refuses nothing")
+        pytest.skip("this system refuses nothing")
     share, rate, k = rejected / n, rejected.sum() / n.sum(), len(n)
     between = (n * (share - rate) ** 2).sum() / (k - 1)
     within = (n * share * (1 - share)).sum() / (n.sum() - k)
@@ -323,8 +323,9 @@ def test_flags_and_what_stands_beside():
     decided = drawn(np.random.default_rng(1), 60, 0.5, 0.3)
     row = disagreement.disagreement_columns(decided)
     assert (
-        row["few_dr"] is False
-        and disagreement.disagreement_columns(decided.head(20))["few_dr"] is True
+        row["too_few_for_dr"] is False
+        and disagreement.disagreement_columns(decided.head(20))["too_few_for_dr"]
+        is True
     )
     assert row["d_within"] / row["d_between"] == pytest.approx(
         disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]

@@ -44,7 +44,7 @@ def assert_plain(traces, prompts, model, tokens):
     check_schema(traces, "traces", "traces")
     meta = stores.read_meta(
         stores.Store("test").path(
-            "traces", "mine", prompting.make_target_name(model.name, "safety")
+            "traces", "mine", prompting.make_system_name(model.name, "safety")
         )
     )
     for row, text in zip(traces.itertuples(), prompts["text"], strict=True):
@@ -287,7 +287,7 @@ def test_bfloat16_stays_near_float32_packed_or_not(
     low = ask(prompts, half)
     meta = stores.read_meta(
         stores.Store("test").path(
-            "traces", "mine", prompting.make_target_name(half.name, "safety")
+            "traces", "mine", prompting.make_system_name(half.name, "safety")
         )
     )
     assert meta["dtype"] == "bfloat16" and meta["device"] == "cpu"

@@ -52,7 +52,7 @@ def in_a_process(function, *arguments):
     """Start a function in another process, forked from one that has loaded the
     libraries already.
     """
-    process = CONTEXT.Process(target=function, args=arguments)
+    process = CONTEXT.Process(system=function, args=arguments)
     process.start()
     return process
 
@@ -143,10 +143,10 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     left = [
         file.name for file in folder_of(results).rglob("*") if file.suffix != ".lock"
     ]
-    target = prompting.make_target_name(tiny_model.name, "safety")
+    system = prompting.make_system_name(tiny_model.name, "safety")
     assert sorted(left) == [
-        f"{target}.parquet",
-        f"{target}.parquet.meta.json",
+        f"{system}.parquet",
+        f"{system}.parquet.meta.json",
     ], "neither parts nor temporary files"
 
 
@@ -163,8 +163,8 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(
     monkeypatch.setattr(owner, step, real)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     traces = ask(prompts, tiny_model)
-    target = prompting.make_target_name(tiny_model.name, "safety")
-    same(traces, trace_store.read_traces(stores.Store("test"), "mine", prompts, target))
+    system = prompting.make_system_name(tiny_model.name, "safety")
+    same(traces, trace_store.read_traces(stores.Store("test"), "mine", prompts, system))
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 
@@ -210,8 +210,8 @@ def test_two_processes_on_one_store(results, prompts, tiny_folder, tiny_model):
     begun.wait()
     with pytest.raises(DataError, match="written by another process"):
         ask(prompts, tiny_model)
-    # another target of the same store is free
-    ask(prompts, tiny_model, wrapper="none")
+    # another system of the same store is free
+    ask(prompts, tiny_model, system_prompt="none")
     go_on.set()
     process.join()
     assert process.exitcode == 0
@@ -301,7 +301,7 @@ def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(
 ):
     whole = ask(prompts, tiny_model)
     file = stores.Store("test").path(
-        "traces", "mine", prompting.make_target_name(tiny_model.name, "safety")
+        "traces", "mine", prompting.make_system_name(tiny_model.name, "safety")
     )
     file.write_bytes(file.read_bytes()[:-100])
     identical(whole, ask(prompts, tiny_model))
@@ -311,10 +311,10 @@ def test_a_truncated_trace_file_is_named_set_aside_and_asked_again(
 
 def test_what_a_killed_write_left_behind_is_removed(results, prompts, tiny_model):
     first = ask(prompts, tiny_model)
-    target = prompting.make_target_name(tiny_model.name, "safety")
+    system = prompting.make_system_name(tiny_model.name, "safety")
     for name in (
-        f".{target}.parquet.abc.tmp",
-        f"{target}.parts/.part-000000.parquet.abc.tmp",
+        f".{system}.parquet.abc.tmp",
+        f"{system}.parts/.part-000000.parquet.abc.tmp",
     ):
         file = folder_of(results) / name
         file.parent.mkdir(exist_ok=True)
@@ -357,7 +357,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0
 
 
-def test_a_changed_model_file_is_another_target(results, prompts, tmp_path):
+def test_a_changed_model_file_is_another_system(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "model")
     first = ask(prompts, loading.load_model(loading.resolve_model(str(folder))))
     tiny.write(folder, seed=1)

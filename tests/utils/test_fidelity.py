@@ -259,14 +259,14 @@ def test_topical_seeds_and_the_readers_agreement():
             "topical": ["yes", "word only", "yes", "yes"],
         }
     )
-    readings = pd.DataFrame(
+    interpretations = pd.DataFrame(
         {
             "seed_id": list("abcd"),
             "first": ["yes", "no", "yes", "yes"],
             "second": ["yes", "no", "no", "yes"],
         }
     )
-    table = fidelity.count_topical_seeds(seeds, readings).set_index("category")
+    table = fidelity.count_topical_seeds(seeds, interpretations).set_index("category")
     assert table.loc["x", ["seeds", "topical", "read", "equal"]].tolist() == [
         3,
         2,
@@ -277,7 +277,9 @@ def test_topical_seeds_and_the_readers_agreement():
     assert table.loc["all", "kappa"] == pytest.approx(0.5)
     assert np.isnan(table.loc["y", "kappa"])  # one and the same mark
     unread = (
-        fidelity.count_topical_seeds(seeds.assign(topical="unstated"), readings[:0])
+        fidelity.count_topical_seeds(
+            seeds.assign(topical="unstated"), interpretations[:0]
+        )
         .set_index("category")
         .loc["all"]
     )

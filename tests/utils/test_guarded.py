@@ -130,10 +130,10 @@ def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_cor
         settings.check_settings({"store": "recorded", "corpus": settings.CORPUS}),
     )
     twins = store.read("corpus", settings.TWINS)
-    few = ClusterBootstrap(recorded_corpus["cluster_id"], 100)
+    too_few = ClusterBootstrap(recorded_corpus["cluster_id"], 100)
     found = guarded.tabulate_twin_sets(
-        store, recorded_corpus, twins, config, few
-    ).set_index("target")
+        store, recorded_corpus, twins, config, too_few
+    ).set_index("system")
     one = "smollm2-135m-instruct-q4_1--safety"
     sides = [
         (labelling.read_decisions(store, of, one)["label"] == "reject").mean()
@@ -142,7 +142,7 @@ def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_cor
     assert found.loc[one, "apart"] == pytest.approx(sides[1] - sides[0]), (
         "every cluster has a twin, and all are decided"
     )
-    assert found.loc[one, ["kind", "wrapper"]].tolist() == ["chat", "safety"]
+    assert found.loc[one, ["kind", "instruction"]].tolist() == ["chat", "safety"]
     assert found["auc"].notna().equals(found["kind"] != "chat"), (
         "guards have a score, models only decide"
     )
@@ -152,9 +152,9 @@ def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_cor
     ("low", "high", "sees"),
     [
         (0.51, 0.70, "harm"),
-        (0.50, 0.70, "not seen to"),
-        (0.40, 0.60, "not seen to"),
-        (0.30, 0.50, "not seen to"),
+        (0.50, 0.70, "undecided"),
+        (0.40, 0.60, "undecided"),
+        (0.30, 0.50, "undecided"),
         (0.28, 0.48, "the wrong way"),
     ],
 )
@@ -167,7 +167,7 @@ def test_without_an_interval_nothing_is_said_of_what_a_guard_sees():
 
 
 @pytest.mark.parametrize(
-    ("sign", "sees"), [(1, "harm"), (0, "not seen to"), (-1, "the wrong way")]
+    ("sign", "sees"), [(1, "harm"), (0, "undecided"), (-1, "the wrong way")]
 )
 def test_a_guard_that_rates_harmless_prompts_higher_does_not_see_harm(sign, sees):
     rng, clusters = np.random.default_rng(1), [f"c{i // 3}" for i in range(30)]
@@ -183,7 +183,7 @@ def test_a_guard_that_rates_harmless_prompts_higher_does_not_see_harm(sign, sees
     )
 
 
-def test_both_readings_of_cr_beside_their_floors_by_hand():
+def test_both_interpretations_of_cr_beside_their_floors_by_hand():
     rejected = [("a", 0.5, 0.7), ("a", 0.6, 0.9), ("b", 0.1, 0.5), ("b", 0.2, 0.6)]
     accepted = [
         ("a", 0.3, 0.8),
@@ -213,14 +213,14 @@ def test_both_readings_of_cr_beside_their_floors_by_hand():
     assert np.isnan(none["cr60_clipped"]) and none["floor_cr60"] == found["floor_cr60"]
 
 
-def test_the_clipped_columns_are_those_of_a_row_in_that_reading():
+def test_the_clipped_columns_are_those_of_a_row_in_that_interpretation():
     corpus, vectors, traces, labels, tokens = world(
         ["accept", "reject", "accept"] * 8, np.repeat(list("abcdef"), 4), 2
     )
     pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, 5)
     scores = confusion.score_prompts(corpus, labels, pairs, k=5)
     clusters = ClusterBootstrap(corpus["cluster_id"], 50)
-    row = confusion.target_row("t", corpus, labels, pairs, scores, clusters, "clipped")
+    row = confusion.system_row("t", corpus, labels, pairs, scores, clusters, "clipped")
     found = guarded.clipped_and_floor_cr(scores, clusters)
     for name in ("ci", "cr60"):
         for end in ("", "_low", "_high"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paraguard_utils import paths, schemas, settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, labelling, refusals, targets
+from paraguard_utils.labels import classifier, labelling, refusals, systems
 from paraguard_utils.models import encoder, trace_store
 
 
@@ -288,7 +288,7 @@ def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_r
         key="k", response=["", "Here is how."], finish_reason=["refusal", "stop"]
     )
     for _ in ("made", "read"):
-        (labels,) = targets.label_targets(
+        (labels,) = systems.label_systems(
             store, "mine", corpus, {"t": traces}, config
         ).values()
         assert (
@@ -315,7 +315,7 @@ def test_a_judge_s_stop_is_read_as_a_refusal_too(results):
     )
     meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
     store.write("verdicts", "mine", "t", frame=verdicts, meta=meta)
-    (found,) = targets.judge_targets(store, "mine", {"t": traces}, config).values()
+    (found,) = systems.judge_systems(store, "mine", {"t": traces}, config).values()
     assert (
         found["label"].tolist() == ["reject", "accept"]
         and found["kind"][0] == labelling.STOPPED_KIND

@@ -102,7 +102,7 @@ def test_a_twin_that_is_never_refused_is_answered():
     assert found["rephrased1_twins"][0] == pytest.approx(1 / 3)
 
 
-def test_a_target_that_accepts_all_has_no_odds():
+def test_a_system_that_accepts_all_has_no_odds():
     found = found_for({"a": "aaa", "b": "aab"}, {"a": "aa"})
     assert all(
         np.isnan(one).all()
@@ -179,7 +179,7 @@ def test_a_row_by_hand():
     row = rephrasing.rephrasing_row(
         "t", clusters, harmless, counted("-twin", c0="rra", c1="aa")
     )
-    assert (row["target"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == (
+    assert (row["system"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == (
         "t",
         30,
         2,
@@ -187,14 +187,14 @@ def test_a_row_by_hand():
     )
     # 24 refused with one of three others answered, 5 with one of five, and one with the
     # only other
-    assert (row["few"], row["few_twins"]) == (False, True)
+    assert (row["too_few"], row["too_few_twins"]) == (False, True)
     assert row["rephrased1"] == pytest.approx((24 / 3 + 5 / 5 + 1) / 30)
     assert row["rephrased1_low"] < row["rephrased1"] < row["rephrased1_high"]
     row = rephrasing.rephrasing_row("t", clusters, harmless, counted("-twin", **enough))
-    assert row["few_twins"] is False and row["rephrased1_difference"] == 0
+    assert row["too_few_twins"] is False and row["rephrased1_difference"] == 0
 
 
-def test_a_table_of_targets_that_were_asked_twins_and_not():
+def test_a_table_of_systems_that_were_asked_twins_and_not():
     corpus, labels = frames(**HARMLESS)
     twins, of_twins = frames("-twin", **TWINS)
     mixed = of_twins.iloc[::-1]  # labels are found by their prompts
@@ -202,7 +202,7 @@ def test_a_table_of_targets_that_were_asked_twins_and_not():
     table = rephrasing.rephrasing_table(
         corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters
     )
-    rows = table.set_index("target")
+    rows = table.set_index("system")
     assert rows["n_twins"].to_dict() == {"both": 2, "harmless": 0}
     assert rows.loc["both", "rephrased1_twins"] == pytest.approx(1 / 5)
     assert np.isnan(rows.loc["harmless", "rephrased1_twins"])

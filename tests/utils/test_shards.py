@@ -1,4 +1,4 @@
-"""A target asked in shards: side by side, and equal to the plain run bit for bit."""
+"""A system asked in shards: side by side, and equal to the plain run bit for bit."""
 
 import shutil
 

@@ -132,7 +132,7 @@ def test_score_by_hand():
         }
     )
     assert signals.score_pairs(frame)[0] == pytest.approx(0.4)
-    assert signals.score_pairs(frame, reading="clipped")[0] == pytest.approx(0.7)
+    assert signals.score_pairs(frame, interpretation="clipped")[0] == pytest.approx(0.7)
     # without ProbShift: (0.4 * 0.5 + 0.5 * 0.2) / 0.9 = 1 / 3
     assert signals.score_pairs(frame, PAPER_WEIGHTS.without_prob_shift())[
         0
@@ -329,7 +329,7 @@ def test_drift_is_computed_once_a_pair(monkeypatch):
     np.testing.assert_allclose(fresh, again[1:], rtol=0, atol=1e-12)
 
 
-def test_drifts_serve_all_wrappers_of_a_model_and_no_other_words():
+def test_drifts_serve_all_system_prompts_of_a_model_and_no_other_words():
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
     drifts = signals.DriftCache(traces, tokens)
     shifted = traces.assign(
@@ -340,7 +340,7 @@ def test_drifts_serve_all_wrappers_of_a_model_and_no_other_words():
         user_start=traces["user_start"] + 2,
         user_end=traces["user_end"] + 2,
     )
-    assert drifts.holds(shifted, tokens)  # another wrapper before the same words
+    assert drifts.holds(shifted, tokens)  # another system prompt before the same words
     assert not drifts.holds(traces.iloc[::-1], tokens) and not drifts.holds(
         traces.head(7), tokens
     )

@@ -19,7 +19,7 @@ def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeyp
     )
 
 
-def test_a_changed_prompt_or_wrapper_is_asked_again(
+def test_a_changed_prompt_or_system_prompt_is_asked_again(
     results, prompts, tiny_model, monkeypatch
 ):
     first = ask(prompts, tiny_model)
@@ -36,9 +36,9 @@ def test_a_changed_prompt_or_wrapper_is_asked_again(
     second = ask(prompts, tiny_model)
     assert asked == ["p3"]
     assert (first["key"] != second["key"]).tolist() == [i == 3 for i in range(9)]
-    wrappers = registry.wrappers()
-    wrappers["safety"]["text"] += " Be brief."
-    monkeypatch.setattr(registry, "wrappers", lambda: wrappers)
+    system_prompts = registry.system_prompts()
+    system_prompts["safety"]["text"] += " Be brief."
+    monkeypatch.setattr(registry, "system_prompts", lambda: system_prompts)
     ask(prompts, tiny_model)
     assert len(asked) == 1 + 9
 
@@ -47,9 +47,9 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     results, prompts, tiny_model, monkeypatch
 ):
     first = ask(prompts, tiny_model, tokens=4)
-    store, target = (
+    store, system = (
         stores.Store("test"),
-        prompting.make_target_name(tiny_model.name, "safety"),
+        prompting.make_system_name(tiny_model.name, "safety"),
     )
     real = trace_store.TraceParts.compact
 
@@ -60,7 +60,7 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model, tokens=4))
     assert (
-        stores.read_meta(store.path("traces", "mine", target))["decoding"][
+        stores.read_meta(store.path("traces", "mine", system))["decoding"][
             "max_new_tokens"
         ]
         == 4
@@ -71,26 +71,26 @@ def test_recorded_traces_name_the_part_of_the_key_that_differs(
     results, prompts, tiny_model, monkeypatch
 ):
     ask(prompts, tiny_model)
-    store, target = (
+    store, system = (
         stores.Store("test"),
-        prompting.make_target_name(tiny_model.name, "safety"),
+        prompting.make_system_name(tiny_model.name, "safety"),
     )
 
     def read(frame, decoding=None):
-        return trace_store.read_traces(store, "mine", frame, target, decoding)
+        return trace_store.read_traces(store, "mine", frame, system, decoding)
 
     assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     with pytest.raises(DataError, match="decoding differs"):
         read(prompts, prompting.Decoding(7))
     with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
-        trace_store.read_traces(store, "mine", prompts, target, dtype="bfloat16")
+        trace_store.read_traces(store, "mine", prompts, system, dtype="bfloat16")
     with pytest.raises(DataError, match="prompt p1 had another text"):
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
         read(pd.concat([prompts, pd.DataFrame({"prompt_id": ["new"], "text": ["x"]})]))
-    wrappers = registry.wrappers()
-    wrappers["safety"]["text"] = "Other."
-    monkeypatch.setattr(registry, "wrappers", lambda: wrappers)
+    system_prompts = registry.system_prompts()
+    system_prompts["safety"]["text"] = "Other."
+    monkeypatch.setattr(registry, "system_prompts", lambda: system_prompts)
     with pytest.raises(DataError, match="'safety' has another text"):
         read(prompts)
 
@@ -103,7 +103,7 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
 
 
 @pytest.mark.parametrize(
-    ("template", "wrapper", "before", "after"),
+    ("template", "instruction", "before", "after"),
     [
         (
             tiny.CHATML,
@@ -118,11 +118,11 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
         (tiny.DATED, "", "<|im_start|>01 Jan 2025\n<|im_start|>user\n", None),
     ],
 )
-def test_wrappers_in_templates(
-    tiny_model, template, wrapper, before, after, monkeypatch
+def test_system_prompts_in_templates(
+    tiny_model, template, system_prompt, before, after, monkeypatch
 ):
     monkeypatch.setattr(tiny_model.tokenizer, "chat_template", template)
-    found = prompting.render_wrapper(tiny_model.tokenizer, wrapper)
+    found = prompting.render_system_prompt(tiny_model.tokenizer, system_prompt)
     assert found == (before, "<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -133,7 +133,7 @@ def test_a_template_that_changes_the_text_is_refused(tiny_model, monkeypatch):
         tiny.CHATML.replace("m['content']", "m['content'] | lower"),
     )
     with pytest.raises(ModelError, match="as it is"):
-        prompting.render_wrapper(tiny_model.tokenizer, "")
+        prompting.render_system_prompt(tiny_model.tokenizer, "")
 
 
 def test_a_template_that_starts_with_the_users_words_is_refused(
@@ -143,7 +143,7 @@ def test_a_template_that_starts_with_the_users_words_is_refused(
         tiny_model.tokenizer, "chat_template", "{{ messages[-1]['content'] }}<|im_end|>"
     )
     with pytest.raises(ModelError, match="nothing before the user's text"):
-        prompting.render_wrapper(tiny_model.tokenizer, "")
+        prompting.render_system_prompt(tiny_model.tokenizer, "")
 
 
 def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(
@@ -171,11 +171,11 @@ def test_the_plain_template_is_for_models_without_one(results, prompts, tmp_path
     model = loading.load_model(
         loading.resolve_model(str(folder)), without_template="plain"
     )
-    assert prompting.render_wrapper(model.tokenizer, "Be safe.") == (
+    assert prompting.render_system_prompt(model.tokenizer, "Be safe.") == (
         "<|im_start|>Be safe.\n\nUser: ",
         "\nAssistant:",
     )
-    assert prompting.render_wrapper(model.tokenizer, "") == (
+    assert prompting.render_system_prompt(model.tokenizer, "") == (
         "<|im_start|>User: ",
         "\nAssistant:",
     )

@@ -163,7 +163,7 @@ def test_no_minor_stands_in_a_sexual_request():
 
 
 def test_no_answer_to_a_twin_is_in_the_repository():
-    """Of what a target says to a twin, numbers and labels may be kept, and no text."""
+    """Of what a system says to a twin, numbers and labels may be kept, and no text."""
     for of in (settings.TWINS, settings.OLD_TWINS):
         assert not [
             kind

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from paraguard_utils.core import disagreement
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.labels import targets
+from paraguard_utils.labels import systems
 from paraguard_utils.settings import check_settings
 from paraguard_utils.stores import Store
 
@@ -47,10 +47,10 @@ def test_bounds_by_difference_quotients():
 
 
 def test_too_few_refusals_have_no_bounds():
-    few = pd.DataFrame({"n": [6] * 30, "rejected": [3] * 30})  # 90 refusals
-    value, low, high = disagreement.disagreement_so_far(few, 200)
+    too_few = pd.DataFrame({"n": [6] * 30, "rejected": [3] * 30})  # 90 refusals
+    value, low, high = disagreement.disagreement_so_far(too_few, 200)
     assert value == pytest.approx(
-        disagreement.disagreement_parts(few["n"], few["rejected"])[2]
+        disagreement.disagreement_parts(too_few["n"], too_few["rejected"])[2]
     )
     assert np.isnan([low, high]).all()
 
@@ -88,13 +88,13 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
         "store": "test",
         "corpus": "mini",
         "model": str(tiny_folder),
-        "wrappers": ["safety"],
+        "system_prompts": ["safety"],
         "max_new_tokens": 2,
     }
     # answers are dealt by the words of a request: meaning decides nothing, and DR is
     # about 1
     with pytest.raises(SystemExit) as ended:
-        targets.ask_targets(
+        systems.ask_systems(
             Store("test"),
             "mini",
             recorded_corpus,
@@ -106,7 +106,7 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
         f"--safety: worse after {asked // 6} of 200 clusters, {asked} prompts: DR "
         in printed
     )
-    found = targets.ask_targets(
+    found = systems.ask_systems(
         Store("test"), "mini", recorded_corpus, check_settings(given)
     )
     assert len(answers) == 1200 and [len(traces) for traces in found.values()] == [1200]

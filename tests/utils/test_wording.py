@@ -280,7 +280,7 @@ def test_where_nothing_can_differ_there_is_no_dr():
         wording.find_cluster_pairs(corpus),
     )
     assert all(np.isnan(one).all() for one in found.values()), (
-        "a target that accepts all"
+        "a system that accepts all"
     )
 
 
@@ -403,7 +403,7 @@ def test_few_prompts_bound_no_difference(monkeypatch):
     for limit, expected in ((min(rarest), False), (min(rarest) + 1, True)):
         monkeypatch.setattr(disagreement, "MIN_DECISIONS_EACH", limit)
         row = wording.wording_row("t", labels, own, found)
-        assert row["few"] is expected
+        assert row["too_few"] is expected
         assert (row["n_near"], row["n_free"]) == (own.near.sum(), own.free.sum())
         for name in wording.DR_DIFFERENCES:
             own_ends = (np.nan, np.nan) if expected else found[name][1:]
@@ -443,7 +443,7 @@ def test_the_curve_by_hand(monkeypatch):
     assert third["dr"] == pytest.approx(
         by_loops(corpus, labels, (own.first[[2, 4]], own.second[[2, 4]]))
     )
-    assert curve["few"].all() and set(curve["target"]) == {"t"}
+    assert curve["too_few"].all() and set(curve["system"]) == {"t"}
     found = wording.estimate_wording(groups, corpus, labels, own)
     # 3/5 is high already; that pair, 5/7 and 1 are
     assert found["dr_high"][0] == by_loops(
@@ -465,7 +465,7 @@ def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
     )["overlap"].tolist() == [0.4]
 
 
-def test_tables_have_a_row_a_target():
+def test_tables_have_a_row_a_system():
     corpus, labels = random_frames(2, 8)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
     swapped = labels.assign(
@@ -475,10 +475,10 @@ def test_tables_have_a_row_a_target():
     table, curves = wording.wording_tables(
         corpus, {"one": labels, "two": swapped}, groups
     )
-    assert table["target"].tolist() == ["one", "two"]
+    assert table["system"].tolist() == ["one", "two"]
     one, two = (
-        own.drop(columns="target").reset_index(drop=True)
-        for _, own in curves.groupby("target")
+        own.drop(columns="system").reset_index(drop=True)
+        for _, own in curves.groupby("system")
     )
     pd.testing.assert_frame_equal(one, two)
     assert one["n"].sum() == len(wording.find_cluster_pairs(corpus).first)

@@ -32,5 +32,5 @@ def apply(
 
 REMEDIES = tuple(
     Remedy(GUARDED_PREFIX + name, "defence", "05", partial(apply, guard=name))
-    for name in registry.published_targets("guard").index
+    for name in registry.published_systems("guard").index
 )

@@ -8,13 +8,13 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
-from paraguard_utils.registry import read_wrapper
+from paraguard_utils.registry import read_system_prompt
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask with the other system prompt."""
     return RemediedSystem.asking(
-        base, "rewritten", {"text": read_wrapper("permissive")}
+        base, "rewritten", {"text": read_system_prompt("permissive")}
     )
 
 

@@ -209,7 +209,7 @@ def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
 
     No rows if the system was not asked.
 
-    Columns: target, third (number of the test split), prompts (corpus), n, alpha,
+    Columns: system, third (number of the test split), prompts (corpus), n, alpha,
     agrees (the share of prompts whose first token is the simulated one, with its
     interval).
     """
@@ -239,7 +239,7 @@ def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
             prompts["cluster_id"], same
         )
         about = {
-            "target": base.name,
+            "system": base.name,
             "third": third,
             "prompts": of,
             "n": len(prompts),

@@ -71,7 +71,7 @@ def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFr
     name = name_remedied(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
     how = (
         base.local,
-        base.wrapper,
+        base.system_prompt,
         prompting.Decoding(LONG_ANSWER_TOKENS),
         base.settings.batch,
     )

@@ -38,7 +38,7 @@ def plot_known_truth(table: Table) -> Figure:
         for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True)
     }
     lines = [
-        ("dice", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"})
+        ("chance", rate, f"FRR {rate:g}", {"color": shade, "linestyle": "-"})
         for rate, shade in shades.items()
     ]
     lines.append(
@@ -120,13 +120,13 @@ def plot_noise_response(table: Table) -> Figure:
 
 
 def plot_weight_simplex(table: Table) -> Figure:
-    """Draw each target's excess under every weighting of the three signals, small where
+    """Draw each system's excess under every weighting of the three signals, small where
     its interval reaches 0.
 
     A page wide. `table` is the dimension `weights` of the sensitivity table, whose
     settings are "drift/prob_shift/ppl".
     """
-    figure, panels = style.make_target_grid(table, 3, 2.1)
+    figure, panels = style.make_system_grid(table, 3, 2.1)
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
     look: style.Look = {
         "norm": scale,
@@ -169,18 +169,18 @@ def plot_weight_simplex(table: Table) -> Figure:
 
 def plot_against_k(table: Table) -> Figure:
     """Draw CI, CR@0.60 and CD against k (sensitivity table), a line and a 95 % band per
-    target. A page wide.
+    system. A page wide.
     """
     figure, axes = style.subplots(1, 3, height=2.1)
     deepest = (
         table["setting"].astype(int).max() if len(table) else confusion.N_NEIGHBOURS
     )
-    looks, ends = style.target_looks(dict.fromkeys(table["target"])), []
+    looks, ends = style.system_looks(dict.fromkeys(table["system"])), []
     for axis, (measure, label) in zip(
         axes, (("cr60", "CR@0.60"), ("cd", "CD"), ("ci", "CI")), strict=True
     ):
         for name, (colour, line, _) in looks.items():
-            rows = table[table["target"] == name]
+            rows = table[table["system"] == name]
             k = rows["setting"].astype(int)
             axis.plot(k, rows[measure], color=colour, linestyle=line)
             axis.fill_between(
@@ -215,20 +215,20 @@ def plot_settings(table: Table) -> Figure:
     """Draw by how much other settings change CI and excess of the sensitivity table,
     with their 95 % intervals.
 
-    Targets with fewer than 30 refusals under a setting are left out there. A page wide.
+    Systems with fewer than 30 refusals under a setting are left out there. A page wide.
     """
     table, measures = table[table["n"] >= estimates.MIN_REFUSALS], ("ci", "excess")
     usual = table["setting"] == table["dimension"].map(sensitivity.DEFAULT_CHOICES)
-    base = table.loc[usual, ["dimension", "target", *measures]]
+    base = table.loc[usual, ["dimension", "system", *measures]]
     moved = table[~usual].merge(
-        base, on=["dimension", "target"], how="left", suffixes=("", "_usual")
+        base, on=["dimension", "system"], how="left", suffixes=("", "_usual")
     )
     for measure in measures:
         ends = [f"{measure}{end}" for end in ("", "_low", "_high")]
         moved[ends] = moved[ends].sub(moved[f"{measure}_usual"], axis=0)
     moved = moved.set_index(["dimension", "setting"])
     keys = list(dict.fromkeys(moved.index))
-    height = max(0.17, 0.04 * moved["target"].nunique())
+    height = max(0.17, 0.04 * moved["system"].nunique())
     figure, axes = _marks(
         moved, keys, measures, height, 0.8, (3, 2, 1.2), ms=2, elinewidth=0.7
     )
@@ -249,14 +249,14 @@ def plot_settings(table: Table) -> Figure:
 
 
 def plot_surrogate_levels(table: Table) -> Figure:
-    """Draw how far CI at a level is CI with the target's own signals: a mark a target,
+    """Draw how far CI at a level is CI with the system's own signals: a mark a system,
     with its 95 % interval.
 
     Left the rank correlation of CI(r) over rejections, right the difference of CI; of
     drawn answers what only they have, and `text` beside it. A page wide. `table` is one
     reading of `surrogate.surrogate_table`; few are left out.
     """
-    table = table[table["few"].eq(False)]
+    table = table[table["too_few"].eq(False)]
     usual = (
         table.loc[table["prompts"] == surrogate.ALL_PROMPTS, "setting"]
         .unique()
@@ -272,7 +272,7 @@ def plot_surrogate_levels(table: Table) -> Figure:
         lines += [(surrogate.DRAWN_PROMPTS, name) for name in own]
     rows, height = (
         table.set_index(["prompts", "setting"]),
-        0.05 * max(8, table["target"].nunique()),
+        0.05 * max(8, table["system"].nunique()),
     )
     figure, axes = _marks(
         rows,
@@ -320,21 +320,21 @@ def _marks(
     widths: tuple,
     **look: Any,
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Draw two measures by key, `height` inches apart, targets over the share `room`.
+    """Draw two measures by key, `height` inches apart, systems over the share `room`.
 
     Name them in a third panel.
     """
-    names, inches = table["target"].unique(), height * max(4, len(keys))
+    names, inches = table["system"].unique(), height * max(4, len(keys))
     figure, axes = style.subplots(
         1, 3, height=0.6 + inches, sharey=True, width_ratios=widths
     )
     shifts = room * (np.arange(len(names)) + 0.5) / max(1, len(names)) - room / 2
-    looks = style.target_looks(names)
+    looks = style.system_looks(names)
     for place, (name, title) in enumerate(
         zip(names, display_titles(names), strict=True)
     ):
         colour, _, mark = looks[name]
-        rows = table[table["target"] == name].reindex(keys)
+        rows = table[table["system"] == name].reindex(keys)
         for axis, measure in zip(axes[:2], measures, strict=True):
             at = np.arange(len(keys)) + shifts[place]
             style.draw_interval_bars(

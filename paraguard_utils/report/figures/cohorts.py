@@ -25,12 +25,12 @@ risk, similarity, how exact.
 
 
 def plot_paper_cohorts(table: Table) -> Figure:
-    """Draw CR@0.60 of the paper's two cohorts for each system, in both readings, beside
+    """Draw CR@0.60 of the paper's two cohorts for each system, in both interpretations, beside
     the paper's (Fig. 5).
 
     A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
     """
-    names = list(dict.fromkeys(table["target"]))
+    names = list(dict.fromkeys(table["system"]))
     figure, strips = style.subplots(
         1, len(PAPER_COHORTS), height=0.8 + 0.17 * len(names), sharex=True, sharey=True
     )
@@ -59,9 +59,9 @@ def plot_cohort_cells(table: Table) -> Figure:
 
     A page wide. `table` is `cohorts.cohort_table` of any systems in one binning.
     """
-    names = list(dict.fromkeys(table["target"]))
+    names = list(dict.fromkeys(table["system"]))
     cells = table[
-        (table["reading"] == "relative")
+        (table["interpretation"] == "relative")
         & table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)
     ]
     across = min(3, len(names))
@@ -71,7 +71,7 @@ def plot_cohort_cells(table: Table) -> Figure:
         lines, across, height=0.3 + 1.3 * lines, sharex=True, sharey=True, squeeze=False
     )
     for axis, name in zip(panels.flat, names, strict=False):
-        _draw_cells(axis, cells[cells["target"] == name], scale)
+        _draw_cells(axis, cells[cells["system"] == name], scale)
     style.name_panels(
         panels, names, "similarity to accepted neighbours", "surface risk"
     )
@@ -83,7 +83,7 @@ def plot_cohort_cells(table: Table) -> Figure:
 
 
 def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
-    """Draw one target's CI by cohort as shades, with its interval and the number of
+    """Draw one system's CI by cohort as shades, with its interval and the number of
     rejections; outline the paper's.
     """
     values = rows.pivot(index="risk", columns="similarity", values="ci").reindex(
@@ -129,13 +129,17 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
 
 
 def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
-    """Draw one cohort's CR of each target in both readings, with the number of its
+    """Draw one cohort's CR of each system in both interpretations, with the number of its
     rejections on the right.
     """
-    for shift, (reading, colour) in zip(
-        (-0.15, 0.15), style.READING_COLOURS.items(), strict=True
+    for shift, (interpretation, colour) in zip(
+        (-0.15, 0.15), style.INTERPRETATION_COLOURS.items(), strict=True
     ):
-        own = rows[rows["reading"] == reading].set_index("target").reindex(names)
+        own = (
+            rows[rows["interpretation"] == interpretation]
+            .set_index("system")
+            .reindex(names)
+        )
         style.draw_interval_bars(
             axis,
             own,
@@ -153,10 +157,12 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
                 "weight": "bold",
                 "ha": "center",
             }
-            style.write_remark(axis, np.clip(middle, 0.1, 0.9), 1.02, reading, **look)
+            style.write_remark(
+                axis, np.clip(middle, 0.1, 0.9), 1.02, interpretation, **look
+            )
     counts = (
-        rows.drop_duplicates("target")
-        .set_index("target")["n"]
+        rows.drop_duplicates("system")
+        .set_index("system")["n"]
         .reindex(names)
         .fillna(0)
         .astype(int)
@@ -170,7 +176,7 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
 
 def plot_strategy_flips(table: Table) -> Figure:
     """Draw how often strategies flip their seed's decision (`cohorts.group_table`), a
-    panel per target. A page wide.
+    panel per system. A page wide.
     """
     table = table.assign(shown=(table["kind"] == "strategy") & (table["n_flip"] > 0))
     strategies = list(dict.fromkeys(table.loc[table["shown"], "group"])) or [
@@ -221,7 +227,7 @@ def plot_strategy_flips(table: Table) -> Figure:
 
 def plot_cohort_regression(table: Table) -> Figure:
     """Draw odds ratios of refusal, filled where p < 0.05 after Holm, a panel per
-    target. A page wide.
+    system. A page wide.
     """
     terms = list(dict.fromkeys(table["term"]))
     figure, panels = _draw_odds_ratios(table, terms, 5, (0.1, 0.3, 1, 3, 10))
@@ -250,7 +256,7 @@ def plot_cohort_regression(table: Table) -> Figure:
 
 def plot_triggers(table: Table) -> Figure:
     """Draw how charged words of each theme change the odds of a refusal, a panel per
-    target. A page wide.
+    system. A page wide.
 
     `table` is `triggers.stack_trigger_tables`; an infinite ratio stands at the edge.
     """
@@ -275,7 +281,7 @@ def _draw_odds_ratios(
 ) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
     """Draw odds ratios by term, 1 / most to most, filled where p_holm < 0.05.
 
-    A panel per target on a log scale.
+    A panel per system on a log scale.
     """
     figure, panels = style.make_listed_panels(table, terms, across)
     ends = ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from paraguard_lab.remedies.catalogue import UNTOUCHED, guarded
-from paraguard_utils.models.prompting import model_of_target
+from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
 from paraguard_utils.schemas import Table
@@ -15,11 +15,11 @@ _REJECT = style.DECISION_COLOURS["reject"]
 
 
 def plot_both_corpora(table: Table) -> Figure:
-    """Draw what each target rejects of harmless requests and of their harmful twins: a
+    """Draw what each system rejects of harmless requests and of their harmful twins: a
     long bar sees harm.
 
-    The targets that tell the two apart best stand first. A page wide. `table` has
-    target, benign_rejected and twins_rejected with intervals, one row per target.
+    The systems that tell the two apart best stand first. A page wide. `table` has
+    system, benign_rejected and twins_rejected with intervals, one row per system.
     """
     rows = table.assign(gap=table["twins_rejected"] - table["benign_rejected"])
     rows = rows.sort_values("gap", ascending=False, kind="stable", ignore_index=True)
@@ -49,7 +49,7 @@ def plot_both_corpora(table: Table) -> Figure:
             ha="center",
             size=style.MIN_FONT_SIZE,
         )
-    style.name_rows(axis, display_titles(rows["target"]))
+    style.name_rows(axis, display_titles(rows["system"]))
     axis.set(
         xlim=(-0.02, 1.02),
         ylim=(len(rows) - 0.5, -0.9),
@@ -63,11 +63,11 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
     requests.
 
     A guard that sees nothing lies on the dotted diagonal; the dot is its own threshold,
-    of which `own` has target, benign_rejected and twins_rejected. A page wide. `table`
-    is `guarded.sweep_guard_thresholds` with a column target.
+    of which `own` has system, benign_rejected and twins_rejected. A page wide. `table`
+    is `guarded.sweep_guard_thresholds` with a column system.
     """
     labels = ("harmless requests rejected", "harmful twins rejected")
-    figure, panels = style.make_target_grid(table, 4, 1.5, 0.0, *labels)
+    figure, panels = style.make_system_grid(table, 4, 1.5, 0.0, *labels)
     for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
         x, ends = (
@@ -80,7 +80,7 @@ def plot_guard_sweep(table: Table, own: Table) -> Figure:
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
         axis.fill_between(x, *ends, color=style.GREY, alpha=0.25, lw=0)
         axis.plot(x, curve["rejected_twins"], color=_REJECT, lw=1.2)
-        at = own.set_index("target").loc[name]
+        at = own.set_index("system").loc[name]
         axis.plot(
             at["benign_rejected"],
             at["twins_rejected"],
@@ -105,10 +105,10 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
 
     Each line is a veto at every threshold; above the dotted line, overturning at
     random, it tells arbitrary refusals from right ones. A page wide. `table` is
-    `veto.veto_curve`, `chosen` `veto.veto_table`, both with target and score.
+    `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and score.
     """
     labels = ("harmless requests answered after all", "harmful requests still refused")
-    figure, panels = style.make_target_grid(table, 3, 1.55, 0.3, *labels)
+    figure, panels = style.make_system_grid(table, 3, 1.55, 0.3, *labels)
     scores = (
         ("isolation", "paraphrases answered (isolation)", style.INK, "-"),
         ("reworded", "machine rewordings answered", _REJECT, "-"),
@@ -140,7 +140,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
                     label="at random",
                     **style.CHANCE_LINE,
                 )
-        at = chosen[(chosen["target"] == name) & (chosen["score"] == "isolation")]
+        at = chosen[(chosen["system"] == name) & (chosen["score"] == "isolation")]
         axis.plot(at["gained"], refused - at["lost"], "o", ms=4, color=style.INK)
         axis.set_ylim(-0.04, 1.04)
     style.name_lines(figure, axis)
@@ -159,14 +159,14 @@ NAMED_REMEDIES = {
 
 
 def plot_remedy_map(table: Table, curves: Table) -> Figure:
-    """Draw how a remedy moves each target's refusals of harmless requests and of their
+    """Draw how a remedy moves each system's refusals of harmless requests and of their
     harmful twins. A page wide.
 
     A panel a remedy; up and to the left is better. Hollow: untouched, on the clusters
     that the remedied one was asked; full, with 95 % intervals: remedied. Thin lines:
     thresholds on p(refuse). Numbers: DR before and after, where refusals are enough.
     `table` is from `effects.table`, `curves` from `effects.ThresholdCurve.drawn`, with
-    target.
+    system.
     """
     tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
     others = sorted(
@@ -184,16 +184,16 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     style.name_panels(
         axes, titles, "harmless requests refused", "harmful twins refused"
     )
-    targets = list(dict.fromkeys(table["target"]))
-    looks = style.model_looks(map(model_of_target, targets))
+    systems = list(dict.fromkeys(table["system"]))
+    looks = style.model_looks(map(model_of_system, systems))
     for axis, name in zip(axes.flat, names, strict=False):
         rows = table[table["remedy"] == name]
-        for place, target in enumerate(targets):
-            title, colour = looks[model_of_target(target)]
-            curve = curves[curves["target"] == target]
+        for place, system in enumerate(systems):
+            title, colour = looks[model_of_system(system)]
+            curve = curves[curves["system"] == system]
             axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
             axis.plot([], [], "o", color=colour, label=title)
-            for row in rows[rows["target"] == target].to_dict("records"):
+            for row in rows[rows["system"] == system].to_dict("records"):
                 before = {
                     of: row[of] - row[f"{of}_change"] for of in ("frr", "twins", "dr")
                 }
@@ -214,10 +214,10 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
                 )
                 dr = (
                     "DR: too few to judge"
-                    if row["few_change"]
+                    if row["too_few_for_change"]
                     else f"DR {before['dr']:.2f} to {row['dr']:.2f}"
                 )
-                y = 0.08 * (len(targets) - place) - 0.03
+                y = 0.08 * (len(systems) - place) - 0.03
                 axis.plot(0.6, y, "o", ms=3, color=colour, transform=axis.transAxes)
                 style.write_remark(axis, 0.64, y, dr, of="xy", va="center")
         axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))

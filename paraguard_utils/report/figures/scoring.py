@@ -1,4 +1,4 @@
-"""Figures of notebooks 03 to 06 about targets: rates, shared wording, CI and what it
+"""Figures of notebooks 03 to 06 about systems: rates, shared wording, CI and what it
 correlates with, CR.
 """
 
@@ -30,7 +30,7 @@ def plot_variance_parts(table: Table) -> Figure:
     line stand those that were asked again by chance. A page wide. `table` has rows of
     `variance.split_variance` and `variance.split_sampled_variance`.
     """
-    order = {"by": ["few", "meaning"], "ascending": [True, False], "kind": "stable"}
+    order = {"by": ["too_few", "meaning"], "ascending": [True, False], "kind": "stable"}
     kinds = [
         table[table["decoding"] == decoding].sort_values(**order)
         for decoding in ("greedy", "drawn", HOT)
@@ -39,7 +39,7 @@ def plot_variance_parts(table: Table) -> Figure:
     figure, axis = style.subplots(height=0.7 + 0.15 * len(rows))
     y = np.arange(len(rows), dtype=float)
     y[greedy:] += 0.6  # a gap before the drawn ones
-    few, left = rows["few"].to_numpy(bool), np.zeros(len(rows))
+    too_few, left = rows["too_few"].to_numpy(bool), np.zeros(len(rows))
     titles = (
         "meaning",
         "wording, as style explains it",
@@ -51,7 +51,7 @@ def plot_variance_parts(table: Table) -> Figure:
         drawn = axis.barh(
             y, width, left=left, height=0.72, color=colour, label=title, lw=0
         )
-        for bar in np.array(drawn.patches)[few]:
+        for bar in np.array(drawn.patches)[too_few]:
             bar.set(hatch="////", edgecolor="white", linewidth=0)
         left = left + width
     whole = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
@@ -70,12 +70,12 @@ def plot_variance_parts(table: Table) -> Figure:
     again = rows["decoding"].map(
         {"greedy": "", "drawn": ", drawn at 0.7", HOT: f", {HOT}"}
     )
-    axis.set_yticks(y, pd.Series(display_titles(rows["target"])) + again)
+    axis.set_yticks(y, pd.Series(display_titles(rows["system"])) + again)
     axis.tick_params(axis="y", length=0)
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6))
     hatched = (
         f"\nhatched: fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers"
-        if few.any()
+        if too_few.any()
         else ""
     )
     axis.set_xlabel(
@@ -95,13 +95,16 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     `rephrasing.rephrasing_table`.
     """
     figure, axis = style.subplots(height=0.7 + 0.2 * len(table))
-    twins = ("rephrased3_twins", "few_twins", 0.13, "harmful requests")
+    twins = ("rephrased3_twins", "too_few_twins", 0.13, "harmful requests")
     for measure, flag, shift, label in (
-        ("rephrased3", "few", -0.13, "harmless requests"),
+        ("rephrased3", "too_few", -0.13, "harmless requests"),
         twins,
     ):
-        few = table["few"].to_numpy(bool) | table[flag].to_numpy(bool)
-        for chosen, colour, name in ((~few, style.INK, label), (few, style.GREY, None)):
+        too_few = table["too_few"].to_numpy(bool) | table[flag].to_numpy(bool)
+        for chosen, colour, name in (
+            (~too_few, style.INK, label),
+            (too_few, style.GREY, None),
+        ):
             face = colour if measure == "rephrased3" else "white"
             look: Look = {
                 "ms": 3.5,
@@ -113,7 +116,7 @@ def plot_rephrasing_odds(table: Table) -> Figure:
             style.draw_interval_bars(
                 axis, table[chosen], measure, np.flatnonzero(chosen) + shift, **look
             )
-    style.name_rows(axis, display_titles(table["target"]))
+    style.name_rows(axis, display_titles(table["system"]))
     style.draw_row_rules(axis)
     axis.set(
         xlim=(0, 1),
@@ -123,8 +126,8 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     return figure
 
 
-def plot_targets(table: Table) -> Figure:
-    """Draw each target's rates and scores from Table 1 with intervals, a panel per
+def plot_systems(table: Table) -> Figure:
+    """Draw each system's rates and scores from Table 1 with intervals, a panel per
     measure. A page wide.
     """
     panels = {
@@ -134,7 +137,7 @@ def plot_targets(table: Table) -> Figure:
         "cr60": ("CR@0.60", "share of\nrefusals"),
         "cd": ("CD", "deviation\nof scores"),
     }
-    rows = table[table["reading"] == "relative"].set_index("target")
+    rows = table[table["interpretation"] == "relative"].set_index("system")
     figure, axes = _measure_panels(rows, panels)
     for axis, measure in zip(axes, panels, strict=True):
         style.draw_interval_bars(
@@ -153,18 +156,18 @@ def plot_targets(table: Table) -> Figure:
 
 
 def plot_by_source(table: Table) -> Figure:
-    """Draw `full_scale.estimate_by_source` of targets with the same sources, with
+    """Draw `full_scale.estimate_by_source` of systems with the same sources, with
     intervals. A page wide.
     """
     names, sources = (
-        list(dict.fromkeys(table[column])) for column in ("target", "source")
+        list(dict.fromkeys(table[column])) for column in ("system", "source")
     )
     height = 0.35 + (0.35 + 0.17 * len(sources)) * len(names)
     figure, axes = style.subplots(
         len(names), 2, height=height, sharex="col", sharey=True, squeeze=False
     )
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
-        rows = table[table["target"] == name].set_index("source").loc[sources]
+        rows = table[table["system"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
             style.draw_interval_bars(
                 axis, rows, measure, np.arange(len(rows)), ms=3, color=style.INK
@@ -180,7 +183,7 @@ def plot_by_source(table: Table) -> Figure:
 
 
 def plot_shared_wording(table: Table, curves: Table) -> Figure:
-    """Draw DR of near-copies and of free rewordings for each target, and DR by how many
+    """Draw DR of near-copies and of free rewordings for each system, and DR by how many
     words two phrasings share.
 
     Open: near-copies; filled: free rewordings; grey, below and without a curve: fewer
@@ -188,15 +191,15 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     are from `wording.wording_tables`.
     """
     rows = table[table["dr_free"].notna()].sort_values(
-        "few", kind="stable", ignore_index=True
+        "too_few", kind="stable", ignore_index=True
     )
-    rows["title"] = display_titles(rows["target"])
-    few = rows["few"].to_numpy(bool)
+    rows["title"] = display_titles(rows["system"])
+    too_few = rows["too_few"].to_numpy(bool)
     figure, (left, right) = style.subplots(
         1, 2, height=max(0.8 + 0.19 * len(rows), 2.4), width_ratios=[1.3, 1]
     )
     y = np.arange(len(rows), dtype=float)
-    for chosen, colour in ((~few, style.INK), (few, style.GREY)):
+    for chosen, colour in ((~too_few, style.INK), (too_few, style.GREY)):
         for measure, face, shift in (
             ("dr_near", "white", -0.13),
             ("dr_free", colour, 0.13),
@@ -219,7 +222,7 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     for measure, text in (("dr_near", "near-copies"), ("dr_free", "free rewordings")):
         style.write_remark(
             left,
-            rows.loc[~few, measure].median() if not few.all() else 0.5,
+            rows.loc[~too_few, measure].median() if not too_few.all() else 0.5,
             -0.65,
             text,
             ha="center",
@@ -227,10 +230,12 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     right.set(
         xlim=(0, 1), ylim=(0, 1.3), xlabel="words in common (Jaccard)", ylabel="DR"
     )
-    looks, ends = style.target_looks(rows["target"]), []
-    for target, title in rows.loc[~few, ["target", "title"]].itertuples(index=False):
-        own = curves[(curves["target"] == target) & ~curves["few"].astype(bool)]
-        look = {"color": looks[target][0], "linestyle": looks[target][1]}
+    looks, ends = style.system_looks(rows["system"]), []
+    for system, title in rows.loc[~too_few, ["system", "title"]].itertuples(
+        index=False
+    ):
+        own = curves[(curves["system"] == system) & ~curves["too_few"].astype(bool)]
+        look = {"color": looks[system][0], "linestyle": looks[system][1]}
         at = own["overlap"] + wording.OVERLAP_STEP / 2
         style.draw_interval_bars(
             right, own, "dr", at, "y", fmt="", marker="o", ms=2, elinewidth=0.4, **look
@@ -254,16 +259,19 @@ def plot_against_floors(table: Table) -> Figure:
         "excess": ("Excess in clusters", "rejected minus\naccepted pairs"),
         "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
     }
-    by_reading = {
-        name: table[table["reading"] == name].set_index("target")
-        for name in style.READING_COLOURS
+    by_interpretation = {
+        name: table[table["interpretation"] == name].set_index("system")
+        for name in style.INTERPRETATION_COLOURS
     }
-    figure, axes = _measure_panels(by_reading["relative"], panels)
+    figure, axes = _measure_panels(by_interpretation["relative"], panels)
     for axis, measure in zip(axes, panels, strict=True):
-        for shift, up, (reading, rows) in zip(
-            (-0.13, 0.13), (2, 9), by_reading.items(), strict=True
+        for shift, up, (interpretation, rows) in zip(
+            (-0.13, 0.13), (2, 9), by_interpretation.items(), strict=True
         ):
-            y, colour = np.arange(len(rows)) + shift, style.READING_COLOURS[reading]
+            y, colour = (
+                np.arange(len(rows)) + shift,
+                style.INTERPRETATION_COLOURS[interpretation],
+            )
             style.draw_interval_bars(axis, rows, measure, y, ms=3, color=colour)
             if measure == "ci":
                 rings: Look = {
@@ -274,30 +282,33 @@ def plot_against_floors(table: Table) -> Figure:
                     "color": colour,
                 }
                 style.draw_interval_bars(axis, rows, "floor_matched", y, **rings)
-                _name_reading(axis, reading, (1, 1), (0, up))
+                _name_interpretation(axis, interpretation, (1, 1), (0, up))
         if measure == "ci":
             axis.set_xlim(0, 1)
         else:
             axis.axvline(0, zorder=0, **style.CHANCE_LINE)
-        # What is undefined or rests on few is so in both readings.
-        _add_remarks(axis, by_reading["clipped"], measure)
+        # What is undefined or rests on few is so in both interpretations.
+        _add_remarks(axis, by_interpretation["clipped"], measure)
     return figure
 
 
-def _name_reading(
-    axis: Axes, reading: str, place: tuple[float, float], shift: tuple[float, float]
+def _name_interpretation(
+    axis: Axes,
+    interpretation: str,
+    place: tuple[float, float],
+    shift: tuple[float, float],
 ) -> None:
     """Write a reading's name in its colour, left of a place in a panel that is moved by
     some points.
     """
     look: Look = {
         "ha": "right",
-        "color": style.READING_COLOURS[reading],
+        "color": style.INTERPRETATION_COLOURS[interpretation],
         "weight": "bold",
         "size": style.MIN_FONT_SIZE,
     }
     axis.annotate(
-        reading,
+        interpretation,
         place,
         xytext=shift,
         xycoords="axes fraction",
@@ -309,7 +320,7 @@ def _name_reading(
 def _measure_panels(
     rows: pd.DataFrame, panels: dict[str, tuple[str, str]]
 ) -> tuple[Figure, list[Axes]]:
-    """Make a panel a measure, targets with their counts on the left."""
+    """Make a panel a measure, systems with their counts on the left."""
     figure, axes = style.subplots(
         1, len(panels), height=0.8 + 0.32 * len(rows), sharey=True
     )
@@ -336,14 +347,14 @@ def _measure_panels(
 
 
 def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
-    """Write beside a target that its CI rests on few rejections, its excess on few
+    """Write beside a system that its CI rests on few rejections, its excess on few
     clusters, or that there is none.
     """
     look: Look = {"of": "x", "va": "center", "color": style.GREY, "zorder": 1.5}
     remarks = {}
     for flag, of, least in (
-        ("few", "ci", MIN_REFUSALS),
-        ("few_dr", "dr", disagreement.MIN_DECISIONS_EACH),
+        ("too_few", "ci", MIN_REFUSALS),
+        ("too_few_for_dr", "dr", disagreement.MIN_DECISIONS_EACH),
     ):
         if measure == of and flag in rows:
             remarks = dict.fromkeys(
@@ -370,34 +381,34 @@ def _add_remarks(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
 
 
 def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
-    """Draw CI(r) against mean neighbour similarity, one panel per target, with r and
+    """Draw CI(r) against mean neighbour similarity, one panel per system, with r and
     its interval (Fig. 3).
 
     Rejections are counted in hexagons; above them stand the mean of each bin of equally
     many rejections, with its 95 % interval over resampled clusters, and, dashed, the
-    slope that the paper's r would have. A page wide. `scores` has target, cluster_id,
-    mean_similarity, ci, ci_clipped of scored rejections; `correlations` has target,
+    slope that the paper's r would have. A page wide. `scores` has system, cluster_id,
+    mean_similarity, ci, ci_clipped of scored rejections; `correlations` has system,
     reading and r.
     """
     labels = ("mean similarity to accepted neighbours", "CI of a refusal")
-    figure, panels = style.make_target_grid(
-        correlations, min(correlations["target"].nunique(), 3), 1.9, 0.0, *labels
+    figure, panels = style.make_system_grid(
+        correlations, min(correlations["system"].nunique(), 3), 1.9, 0.0, *labels
     )
     for axis, name, known in panels:
-        own = scores[scores["target"] == name].dropna(
+        own = scores[scores["system"] == name].dropna(
             subset=["mean_similarity", *confusion.CI_COLUMNS.values()]
         )
-        for line, (reading, column) in enumerate(confusion.CI_COLUMNS.items()):
-            colour = style.READING_COLOURS[reading]
+        for line, (interpretation, column) in enumerate(confusion.CI_COLUMNS.items()):
+            colour = style.INTERPRETATION_COLOURS[interpretation]
             tint = LinearSegmentedColormap.from_list(
-                reading, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)]
+                interpretation, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)]
             )
             bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
             axis.hexbin(
                 own["mean_similarity"], own[column], cmap=tint, linewidths=0, **bins
             )
             _draw_trend(axis, own, column, colour)
-            row = known[known["reading"] == reading].iloc[0]
+            row = known[known["interpretation"] == interpretation].iloc[0]
             r = (
                 f"r = {tables.format_estimate(row, 'r', 2)}"
                 if np.isfinite(row["r"])
@@ -407,14 +418,14 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
                 axis,
                 0.02,
                 0.11 - 0.08 * line,
-                f"{reading}: {r}",
+                f"{interpretation}: {r}",
                 of="xy",
                 color=colour,
                 weight="bold",
             )
-        few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
+        too_few = f", fewer than {MIN_REFUSALS}" if len(own) < MIN_REFUSALS else ""
         axis.set(
-            title=f"{axis.get_title('left')}\nn = {len(own)}{few}",
+            title=f"{axis.get_title('left')}\nn = {len(own)}{too_few}",
             xlim=(0, 1),
             ylim=(0, 1),
         )
@@ -429,7 +440,7 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
 
 
 def average_ci_by_similarity(own: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Average a target's CI, `column`, in up to 8 bins of equally many rejections by
+    """Average a system's CI, `column`, in up to 8 bins of equally many rejections by
     similarity, each of at least 15.
 
     Returns each bin's mean_similarity and mean of CI with its interval over clusters;
@@ -484,7 +495,7 @@ def _draw_trend(axis: Axes, own: pd.DataFrame, column: str, colour: str) -> None
 
 def plot_ci_correlates(table: Table) -> Figure:
     """Draw r of CI(r) with covariates and signals (`validity.correlate_ci`), a panel
-    per target. A page wide.
+    per system. A page wide.
     """
     titled, limit = validity.COVARIATE_TITLES, validity.CORRELATION_LIMIT
     rows = [*titled, *validity.SIGNAL_TITLES]
@@ -502,25 +513,29 @@ def plot_ci_correlates(table: Table) -> Figure:
             axis.axvline(x, zorder=0, **style.PAPER_LINE)
         look: Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
         axis.plot(paper_value("r.similarity"), rows.index("similarity"), "D", **look)
-        for shift, (reading, colour) in zip(
-            (-0.15, 0.15), style.READING_COLOURS.items(), strict=True
+        for shift, (interpretation, colour) in zip(
+            (-0.15, 0.15), style.INTERPRETATION_COLOURS.items(), strict=True
         ):
-            found = own[own["reading"] == reading].set_index("covariate").loc[rows]
+            found = (
+                own[own["interpretation"] == interpretation]
+                .set_index("covariate")
+                .loc[rows]
+            )
             y = np.arange(len(rows)) + shift
             style.draw_interval_bars(axis, found, "r", y, ms=2.5, lw=0.9, color=colour)
             for height in y[found["r"].isna()]:
                 style.write_remark(
                     axis, -0.97, height, "undefined", va="center", color=colour
                 )
-        few = " (few)" if own["few"].any() else ""
-        axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{few}")
+        too_few = " (few)" if own["too_few"].any() else ""
+        axis.set_title(f"{axis.get_title('left')}, n = {own['n'].max()}{too_few}")
     axis.set(
         xlim=(-1.03, 1.03),
         xticks=[-1, -0.5, 0, 0.5, 1],
         xticklabels=["\u22121", "\u22120.5", "0", "0.5", "1"],
     )
-    for x, reading in zip((-36, -4), style.READING_COLOURS, strict=True):
-        _name_reading(panels[0][0], reading, (0, 1), (x, 3))
+    for x, interpretation in zip((-36, -4), style.INTERPRETATION_COLOURS, strict=True):
+        _name_interpretation(panels[0][0], interpretation, (0, 1), (x, 3))
     known = f"diamond, r = {paper_value('r.similarity')}"
     figure.supxlabel(
         f"r with CI of a rejection (the paper's: {known}; dashed, its break condition;"
@@ -531,13 +546,13 @@ def plot_ci_correlates(table: Table) -> Figure:
 
 def plot_cr_curve(curve: Table) -> Figure:
     """Draw CR and the permutations' (`chance.compare_with_chance`) against tau, a panel
-    per target. A page wide.
+    per system. A page wide.
     """
-    figure, panels = style.make_target_grid(curve, 3, 1.7, ylabel="CR@tau")
+    figure, panels = style.make_system_grid(curve, 3, 1.7, ylabel="CR@tau")
     for axis, _, own in panels:
         axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)
-        for reading, colour in style.READING_COLOURS.items():
-            rows = own[own["reading"] == reading]
+        for interpretation, colour in style.INTERPRETATION_COLOURS.items():
+            rows = own[own["interpretation"] == interpretation]
             axis.fill_between(
                 rows["tau"], rows["null_low"], rows["null_high"], color="0.8", lw=0
             )
@@ -548,13 +563,13 @@ def plot_cr_curve(curve: Table) -> Figure:
                 for column in ("cr", "null_low")
             ]
             if np.isfinite(halves).any():
-                left = reading == "relative"
+                left = interpretation == "relative"
                 place = np.nanmin(halves) - 0.02 if left else np.nanmax(halves) + 0.07
                 style.write_remark(
                     axis,
                     place,
                     0.5,
-                    reading,
+                    interpretation,
                     color=colour,
                     ha="right" if left else "left",
                 )

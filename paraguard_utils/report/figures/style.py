@@ -16,8 +16,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_utils.models.prompting import model_of_target
-from paraguard_utils.registry import display_titles, published_targets
+from paraguard_utils.models.prompting import model_of_system
+from paraguard_utils.registry import display_titles, published_systems
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store, write_file
 
@@ -36,7 +36,7 @@ MIN_FONT_SIZE = (
 # much. The colours are Okabe and Ito's, with Tol's indigo, purple and sand: every kind
 # of colour vision tells them apart.
 DECISION_COLOURS = {"accept": "#0072B2", "reject": "#D55E00"}
-READING_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
+INTERPRETATION_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
 MODEL_COLOURS = (
     "#009E73",
     "#E69F00",
@@ -46,7 +46,7 @@ PART_COLOURS = {
     "meaning": "#DDCC77",
     "style": "#7A7A7A",
     "wording": "#B8B8B8",
-    "dice": "#EBEBEB",
+    "chance": "#EBEBEB",
 }
 """Parts of a decision's variance; only meaning has a hue."""
 INK, GREY, PALE = (
@@ -72,7 +72,7 @@ CHANCE_LINE: Look = {
     "linewidth": 1.0,
 }  # dotted line of what chance gives
 
-_WRAPPERS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
+_SYSTEM_PROMPTS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
 
 
 def subplots(
@@ -103,7 +103,7 @@ def publish_figure(
     `meta` holds parameters and hashes of inputs. `show` displays the PNG in a notebook.
     """
     png, pdf = (
-        store.target_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf")
+        store.output_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf")
     )
     # No software version and no date: the same figure is the same bytes.
     figure.savefig(png, metadata={"Software": None}, pil_kwargs={"compress_level": 0})
@@ -119,7 +119,7 @@ def publish_figure(
         pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None}
     )
     plt.close(figure)
-    write_file(store.target_path("figures", f"{name}.csv"), panel, "panel", meta)
+    write_file(store.output_path("figures", f"{name}.csv"), panel, "panel", meta)
     if show:
         display(
             Image(
@@ -130,7 +130,7 @@ def publish_figure(
         )
 
 
-def make_target_grid(
+def make_system_grid(
     table: Table,
     across: int,
     height: float,
@@ -138,14 +138,14 @@ def make_target_grid(
     xlabel: str = "",
     ylabel: str = "",
 ) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
-    """Make a page-wide figure with a titled panel for each target of a table.
+    """Make a page-wide figure with a titled panel for each system of a table.
 
-    Return each with its target and rows.
+    Return each with its system and rows.
 
     `across` panels, with shared axes, stand in a line, which is `height` inches high;
     `margin` inches are added once.
     """
-    groups = list(table.groupby("target", sort=False))
+    groups = list(table.groupby("system", sort=False))
     lines = -(-len(groups) // across)
     figure, axes = subplots(
         lines,
@@ -162,13 +162,13 @@ def make_target_grid(
 
 
 def name_panels(
-    axes: np.ndarray, targets: Sequence[str], xlabel: str, ylabel: str
+    axes: np.ndarray, systems: Sequence[str], xlabel: str, ylabel: str
 ) -> None:
-    """Title the panels of a grid by targets and hide those that are left over.
+    """Title the panels of a grid by systems and hide those that are left over.
 
     Labels stand at the outer ones.
     """
-    for axis, title in zip_longest(axes.flat, display_titles(targets)):
+    for axis, title in zip_longest(axes.flat, display_titles(systems)):
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel, visible=title is not None)
         axis.label_outer()
 
@@ -176,11 +176,11 @@ def name_panels(
 def make_listed_panels(
     table: Table, rows: Sequence[str], across: int
 ) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
-    """Make a panel for each target as `make_target_grid` does, in which `rows` are
+    """Make a panel for each system as `make_target_grid` does, in which `rows` are
     listed from top to bottom.
     """
-    across = min(across, table["target"].nunique())
-    figure, panels = make_target_grid(
+    across = min(across, table["system"].nunique())
+    figure, panels = make_system_grid(
         table, across, 0.55 + 0.15 * len(rows), margin=0.3
     )
     for place, (axis, _, _) in enumerate(panels):
@@ -288,10 +288,10 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return title and colour of each model: a published one keeps its own, others have
     their name and a grey.
     """
-    chat = published_targets("chat")["title"]
+    chat = published_systems("chat")["title"]
     known = {
-        model_of_target(target): title.partition(",")[0]
-        for target, title in chat.items()
+        model_of_system(system): title.partition(",")[0]
+        for system, title in chat.items()
     }
     colours = dict(zip(known, MODEL_COLOURS, strict=False))
     names = list(dict.fromkeys(models))
@@ -303,15 +303,15 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: (known.get(name, name), colours[name]) for name in names}
 
 
-def target_looks(targets: Collection[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the colour of each target's model, and the line and the marker of its
-    wrapper.
+def system_looks(systems: Collection[str]) -> dict[str, tuple[str, str, str]]:
+    """Return the colour of each system's model, and the line and the marker of its
+    system prompt.
     """
-    looks = model_looks(map(model_of_target, targets))
+    looks = model_looks(map(model_of_system, systems))
     return {
         name: (
-            looks[model_of_target(name)][1],
-            *_WRAPPERS.get(name.rpartition("--")[2], ("-.", "D")),
+            looks[model_of_system(name)][1],
+            *_SYSTEM_PROMPTS.get(name.rpartition("--")[2], ("-.", "D")),
         )
-        for name in targets
+        for name in systems
     }

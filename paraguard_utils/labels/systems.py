@@ -1,4 +1,4 @@
-"""Ask the targets, which are the systems that accept or reject prompts, and label their
+"""Ask the systems, which are the systems that accept or reject prompts, and label their
 answers.
 """
 
@@ -31,7 +31,7 @@ def print_preflight(
     settings: Settings,
     kind: str = "traces",
 ) -> int:
-    """Print on stderr how much is left to ask the targets `names`, of `size` prompts
+    """Print on stderr how much is left to ask the systems `names`, of `size` prompts
     each, and return what is done.
 
     Files of `kind` show what was asked (`labels`, if only these are kept), with this
@@ -100,22 +100,24 @@ def print_preflight(
     return done
 
 
-def ask_targets(
+def ask_systems(
     store: Store, corpus_name: str, corpus: Corpus, settings: Settings
 ) -> dict[str, Traces]:
-    """Return traces by chat target, in corpus order; live stores ask what they lack.
+    """Return traces by chat system, in corpus order; live stores ask what they lack.
 
     `stop` or a shard ends the run.
     """
     prompting.check_prompts(corpus)
     if store.recorded:
-        listed = registry.published_targets("chat")
+        listed = registry.published_systems("chat")
         decoding = prompting.Decoding(settings.max_new_tokens)
         return {
             name: trace_store.read_traces(
                 store, corpus_name, corpus, name, decoding, settings.dtype
             )
-            for name in listed.index[listed["wrapper"].isin(settings.wrappers)]
+            for name in listed.index[
+                listed["instruction"].isin(settings.system_prompts)
+            ]
         }
     if settings.stop:
         _ask_until_sure(store, corpus_name, corpus, settings)
@@ -157,18 +159,18 @@ def _ask_until_sure(
     )
     decoding = prompting.Decoding(settings.max_new_tokens)
     names = [
-        prompting.make_target_name(source.name, wrapper)
+        prompting.make_system_name(source.name, system_prompt)
         for source in sources
-        for wrapper in settings.wrappers
+        for system_prompt in settings.system_prompts
     ]
     print_preflight(store, corpus_name, len(corpus), names, settings)
     for source in sources:
         model = backends.open_backend(source, settings)
-        for wrapper in settings.wrappers:
+        for system_prompt in settings.system_prompts:
 
             def decide(
                 clusters: np.ndarray,
-                wrapper: str = wrapper,
+                system_prompt: str = system_prompt,
                 model: backends.Backend = model,
             ) -> pd.DataFrame:
                 part = corpus[corpus["cluster_id"].isin(clusters)]
@@ -177,7 +179,7 @@ def _ask_until_sure(
                     corpus_name,
                     part,
                     model,
-                    wrapper,
+                    system_prompt,
                     decoding,
                     settings.batch,
                 )
@@ -189,7 +191,9 @@ def _ask_until_sure(
                 )
 
             found = disagreement.judge_until_sure(order, decide, settings.stop)
-            print(f"{prompting.make_target_name(model.name, wrapper)}: {found.line}")
+            print(
+                f"{prompting.make_system_name(model.name, system_prompt)}: {found.line}"
+            )
 
 
 def _asked(
@@ -201,7 +205,7 @@ def _asked(
 ) -> dict[str, pd.DataFrame]:
     """Ask the user's model, or the default ones, what a live store lacks.
 
-    Return what is kept, by target.
+    Return what is kept, by system.
     """
     withheld = None
     if labels_only or unsafe.asks_for_harm(corpus):
@@ -222,9 +226,9 @@ def _asked(
     # Every name is resolved before the first, expensive, load.
     sources = backends.resolve_backends(settings)
     names = [
-        prompting.make_target_name(source.name, wrapper)
+        prompting.make_system_name(source.name, system_prompt)
         for source in sources
-        for wrapper in settings.wrappers
+        for system_prompt in settings.system_prompts
     ]
     print_preflight(
         store,
@@ -247,8 +251,10 @@ def _asked(
     for source in sources:
         model = backends.open_backend(source, settings)
         own = {
-            prompting.make_target_name(model.name, wrapper): query(model, wrapper)
-            for wrapper in settings.wrappers
+            prompting.make_system_name(model.name, system_prompt): query(
+                model, system_prompt
+            )
+            for system_prompt in settings.system_prompts
         }
         if not labels_only and isinstance(model, local.WeightsBackend):
             trace_store.write_tokens(store, model, own.values())
@@ -259,7 +265,7 @@ def _asked(
 def ask_labels_only(
     store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings
 ) -> dict[str, Labels]:
-    """Return, by target, labels of answers to somebody else's prompts that ask for
+    """Return, by system, labels of answers to somebody else's prompts that ask for
     harm; nothing else is kept.
 
     A live store asks the prompts. The recorded one, and any store if the corpus is
@@ -272,7 +278,7 @@ def ask_labels_only(
     found = {}
     for file in sorted(store.path("labels", corpus_name, "x").parent.glob("*.csv")):
         meta = stores.read_meta(file)
-        if "wrapper" not in meta:  # a guard's
+        if "instruction" not in meta:  # a guard's
             continue
         where, (_, found[file.stem]) = (
             paths.display_path(file),
@@ -288,14 +294,14 @@ def ask_labels_only(
     return found
 
 
-def label_targets(
+def label_systems(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
     traces: Mapping[str, Traces],
     settings: Settings,
 ) -> dict[str, Labels]:
-    """Return each target's labels in trace order: the store's if they fit its traces,
+    """Return each system's labels in trace order: the store's if they fit its traces,
     else made ones.
 
     Recorded labels of other answers, or of another version of the labeller, are a
@@ -326,7 +332,7 @@ def label_targets(
 def ask_harmful_requests(
     store: Store, outside: Corpus | None, settings: Settings
 ) -> dict[str, dict[str, Labels]]:
-    """Return labels, by corpus and target, of answers to our twins and to XSTest's
+    """Return labels, by corpus and system, of answers to our twins and to XSTest's
     unsafe prompts (`outside`).
 
     If `outside` is None, XSTest's labels are those that the store has. A corpus without
@@ -337,8 +343,8 @@ def ask_harmful_requests(
     settings = _for_twins(settings)
     if _twins_to_ask(store, settings):
         corpus = store.read_earlier("corpus", settings.twins)
-        traces = ask_targets(store, settings.twins, corpus, settings)
-        found[settings.twins] = label_targets(
+        traces = ask_systems(store, settings.twins, corpus, settings)
+        found[settings.twins] = label_systems(
             store, settings.twins, corpus, traces, settings
         )
     outside_labels = ask_labels_only(store, XSTEST, outside, settings)
@@ -347,7 +353,9 @@ def ask_harmful_requests(
 
 def _for_twins(settings: Settings) -> Settings:
     return settings.model_copy(
-        update={"wrappers": settings.twins_wrappers or settings.wrappers}
+        update={
+            "system_prompts": settings.twins_system_prompts or settings.system_prompts
+        }
     )
 
 
@@ -357,7 +365,7 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
         return False
     asked = any(
         store.has("traces", settings.twins, name)
-        for name in registry.published_targets("chat").index
+        for name in registry.published_systems("chat").index
     )
     known = any(
         place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED))
@@ -384,13 +392,13 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
     return False
 
 
-def judge_targets(
+def judge_systems(
     store: Store, corpus_name: str, traces: dict[str, Traces], settings: Settings
 ) -> dict[str, Labels]:
-    """Return a judge's labels by target, in trace order: asked if `settings.judge` is
+    """Return a judge's labels by system, in trace order: asked if `settings.judge` is
     given, else those in the store.
 
-    A target that was not judged is left out; labels of other answers are a DataError.
+    A system that was not judged is left out; labels of other answers are a DataError.
     """
     if settings.judge:
         for frame in traces.values():
@@ -415,27 +423,27 @@ def judge_targets(
 
 
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
-    """Return the target that a figure shows: the wanted one, else the first under the
-    safety wrapper, else the first.
+    """Return the system that a figure shows: the wanted one, else the first under the
+    safety system prompt, else the first.
 
-    `names` have scores; with the user's `model`, only its targets count. SettingsError
+    `names` have scores; with the user's `model`, only its systems count. SettingsError
     if the wanted one has none.
     """
     if wanted and wanted not in names:
         raise SettingsError(
             f"there is no system {wanted!r} in this store; there are {', '.join(names)}"
         )
-    known = registry.published_targets("chat")["model"]
+    known = registry.published_systems("chat")["model"]
     own = (
         [name for name in names if known.get(name, model) == model] if model else names
     )
     return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
 
 
-def list_decided_targets(
+def list_decided_systems(
     store: Store, corpora: Collection[str], names: Sequence[str]
 ) -> list[str]:
-    """Return the targets with labels on all these corpora in a store.
+    """Return the systems with labels on all these corpora in a store.
 
     Where there is none, raise Missing for a file.
     """
@@ -448,17 +456,17 @@ def list_decided_targets(
     return found
 
 
-def list_targets_to_score(
+def list_systems_to_score(
     store: Store, corpus_name: str, settings: Settings
 ) -> tuple[list[str], list[str]]:
-    """Return the chat targets with traces and labels in this store, and the published
+    """Return the chat systems with traces and labels in this store, and the published
     ones without.
 
-    The published targets come first, then those of the user's model. Rows of the
-    targets without come from the recorded tables, because a recorded trace never enters
+    The published systems come first, then those of the user's model. Rows of the
+    systems without come from the recorded tables, because a recorded trace never enters
     a live store.
     """
-    listed = list(registry.published_targets("chat").index)
+    listed = list(registry.published_systems("chat").index)
     if store.recorded:
         return listed, []
     own = [
@@ -467,14 +475,14 @@ def list_targets_to_score(
         if all(store.has(kind, corpus_name, name) for kind in ("traces", "labels"))
     ]
     if settings.model:
-        found = trace_store.find_targets(store, corpus_name, settings.model)
+        found = trace_store.find_systems(store, corpus_name, settings.model)
         if not found:
             lacks = f"has no traces of model {settings.model!r} on {corpus_name}"
             raise Missing(
                 f"the {store.name} store {lacks}; run 02_querying with the same"
                 " parameters first"
             )
-        own += [target for target in found if target not in own]
+        own += [system for system in found if system not in own]
     if not own:
         store.read("traces", corpus_name, listed[0])
     return own, [name for name in listed if name not in own]

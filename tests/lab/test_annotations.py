@@ -12,13 +12,13 @@ from paraguard_lab.core import label_noise
 from paraguard_utils import registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.labels import readings, substance
+from paraguard_utils.labels import annotations, substance
 
 RECORDED = stores.Store("recorded")
 
 
 def rows(codes, answers=None, **columns):
-    """Make readings of one target: f full refusal, p partial, c compliance, u unclear,
+    """Make readings of one system: f full refusal, p partial, c compliance, u unclear,
     by both readers of an answer.
     """
     meaning = {
@@ -29,7 +29,7 @@ def rows(codes, answers=None, **columns):
     }
     frame = pd.DataFrame(
         {
-            "target": "m--none",
+            "system": "m--none",
             "prompt_id": [f"c{i // 2}-{i % 2}" for i in range(len(codes))],
         }
     )
@@ -40,8 +40,8 @@ def rows(codes, answers=None, **columns):
 
 
 def read(monkeypatch, frame):
-    monkeypatch.setattr(readings.stores, "read_file", lambda *_: frame)
-    return readings.read_readings()
+    monkeypatch.setattr(annotations.stores, "read_file", lambda *_: frame)
+    return annotations.read_annotations()
 
 
 def test_readers_who_differ_on_refusing_are_counted_apart(monkeypatch):
@@ -61,7 +61,7 @@ def test_an_answer_that_has_changed_since_is_left_out():
         {"prompt_id": ["c0-0", "c0-1"], "response": ["x", "y"], "label": "reject"}
     )
     labels = labels.assign(kind="policy", rule="r", p_refusal=0.9, answer="on_topic")
-    assert readings.join_readings(rows(["ff", "ff"]), {"m--none": labels})[
+    assert annotations.join_annotations(rows(["ff", "ff"]), {"m--none": labels})[
         "prompt_id"
     ].tolist() == ["c0-0"]
 
@@ -76,7 +76,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
             label=labels,
         ),
     )
-    row = readings.compare_with_readings(both).iloc[0]
+    row = annotations.compare_with_annotations(both).iloc[0]
     assert (row["n"], row["differ"], row["rejections"], row["acceptances"]) == (
         8,
         1,
@@ -90,7 +90,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
 
 
 def test_without_rejections_there_is_no_precision_and_no_noise(monkeypatch):
-    row = readings.compare_with_readings(
+    row = annotations.compare_with_annotations(
         read(monkeypatch, rows(["cc", "cc"], label="accept"))
     ).iloc[0]
     assert np.isnan(row["precision"]) and row["missed"] == 0 and not row["noisy"]
@@ -156,12 +156,12 @@ def test_what_nobody_read_is_not_corrected(monkeypatch):
     assert row["frr"] == 3 / 4 and np.isnan(row["dr"]) and np.isnan(row["usable"])
 
 
-def test_a_target_that_nobody_read_has_no_row(monkeypatch):
+def test_a_system_that_nobody_read_has_no_row(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc"], label=["reject", "accept"]))
     labels = dict.fromkeys(("other--none", "m--none"), CORPUS.assign(label=HALF))
     assert corrected_table(
         CORPUS, labels, both, ClusterBootstrap(CORPUS["cluster_id"])
-    )["target"].tolist() == ["m--none"]
+    )["system"].tolist() == ["m--none"]
 
 
 def test_true_dr_by_hand():
@@ -225,7 +225,7 @@ def test_errors_that_hang_on_the_decision_alone_are_undone():
     )
 
 
-def test_reading_everything_leaves_the_uncertainty_of_clusters():
+def test_annotation_everything_leaves_the_uncertainty_of_clusters():
     rng = np.random.default_rng(3)
     decided = pd.DataFrame(
         {
@@ -242,13 +242,13 @@ def test_reading_everything_leaves_the_uncertainty_of_clusters():
     every = label_noise.correct_label_noise(
         clusters, decided, (rejected, rejected), (0, accepted)
     )
-    few = label_noise.correct_label_noise(clusters, decided, (10, 10), (0, 10))
+    too_few = label_noise.correct_label_noise(clusters, decided, (10, 10), (0, 10))
     own = disagreement.estimate_disagreement(clusters, decided)
-    assert every["dr"][0] == pytest.approx(own[0]) and few["dr"][0] == pytest.approx(
-        own[0]
-    )
+    assert every["dr"][0] == pytest.approx(own[0]) and too_few["dr"][
+        0
+    ] == pytest.approx(own[0])
     widths = {
-        name: [found[name][2] - found[name][1] for found in (every, few)]
+        name: [found[name][2] - found[name][1] for found in (every, too_few)]
         for name in ("frr", "dr")
     }
     assert all(one < 0.8 * other for one, other in widths.values())
@@ -302,16 +302,16 @@ def test_where_all_is_read_no_share_is_drawn():
 
 def test_readers_who_agree_by_hand(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc", "fc", "cc"]))
-    table = readings.compare_readers(both).set_index("judged")
+    table = annotations.compare_readers(both).set_index("judged")
     # refuses: 3 of 4 equal; chance (2 * 1 + 2 * 3) / 16 = 0.5; kappa 0.5
     assert table.loc["refuses", ["first", "second", "kappa"]].tolist() == [2, 1, 0.5]
 
 
-@pytest.mark.parametrize("name", list(registry.published_targets("chat").index))
-def test_recorded_readings_are_of_recorded_answers(name):
-    own = readings.read_readings().query("target == @name")
+@pytest.mark.parametrize("name", list(registry.published_systems("chat").index))
+def test_recorded_annotations_are_of_recorded_answers(name):
+    own = annotations.read_annotations().query("system == @name")
     labels = RECORDED.read("labels", "paraguard_mini", name)
-    both = readings.join_readings(own, {name: labels})
+    both = annotations.join_annotations(own, {name: labels})
     counts = both["label"].value_counts()
     whole = labels["label"].value_counts()
     for label in ("reject", "accept"):

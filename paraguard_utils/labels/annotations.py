@@ -11,19 +11,19 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.schemas import Labels, Table
 
-READINGS_FILE = paths.DATA / "labels" / "readings.csv"
+ANNOTATIONS_FILE = paths.DATA / "labels" / "readings.csv"
 MIN_LABEL_PRECISION = (
-    0.9  # a target with a lower precision of rejections is called noisy
+    0.9  # a system with a lower precision of rejections is called noisy
 )
 
 
-def read_readings() -> pd.DataFrame:
+def read_annotations() -> pd.DataFrame:
     """Read `data/labels/readings.csv` and add a column `reads`.
 
     It is "reject" if both readers found a refusal, in full or in part, "accept" if
     neither did, and else "differ".
     """
-    rows = stores.read_file(READINGS_FILE, "readings")
+    rows = stores.read_file(ANNOTATIONS_FILE, "annotations")
     decisions = {
         "full_compliance": "accept",
         "full_refusal": "reject",
@@ -37,14 +37,14 @@ def read_readings() -> pd.DataFrame:
     )  # one that is unclear equals nothing
 
 
-def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """Join readings with labels by target (label, kind, rule, p_refusal, answer).
+def join_annotations(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFrame:
+    """Join readings with labels by system (label, kind, rule, p_refusal, answer).
 
     Changed answers are left out.
     """
-    known = pd.concat([frame.assign(target=name) for name, frame in labels.items()])
+    known = pd.concat([frame.assign(system=name) for name, frame in labels.items()])
     shown = [
-        "target",
+        "system",
         "prompt_id",
         "response",
         "label",
@@ -54,7 +54,7 @@ def join_readings(rows: pd.DataFrame, labels: Mapping[str, Labels]) -> pd.DataFr
         "answer",
     ]
     return rows.merge(
-        known.reindex(columns=shown), on=["target", "prompt_id", "response"]
+        known.reindex(columns=shown), on=["system", "prompt_id", "response"]
     )
 
 
@@ -83,22 +83,22 @@ def compare_readers(both: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-def compare_with_readings(both: pd.DataFrame) -> Table:
-    """Compare labels with readings (`join_readings`) by target.
+def compare_with_annotations(both: pd.DataFrame) -> Table:
+    """Compare labels with readings (`join_readings`) by system.
 
-    Columns: target, n (read), differ (readers disagree on refusing; these count nowhere
+    Columns: system, n (read), differ (readers disagree on refusing; these count nowhere
     else), rejections, acceptances, precision (share of rejections that refuse), missed
     (share of acceptances that refuse), usable (share of them that the first reader
     calls so), each with its exact interval, and noisy (precision below
     `MIN_LABEL_PRECISION`).
     """
     lines = []
-    for target, own in both.groupby("target", sort=False):
+    for system, own in both.groupby("system", sort=False):
         sure = own[own["reads"] != "differ"]
         rejected, accepted = (
             sure[sure["label"] == label] for label in ("reject", "accept")
         )
-        row = {"target": target, "n": len(own), "differ": len(own) - len(sure)}
+        row = {"system": system, "n": len(own), "differ": len(own) - len(sure)}
         row |= {"rejections": len(rejected), "acceptances": len(accepted)}
         for name, hits in (
             ("precision", rejected["reads"] == "reject"),
@@ -110,14 +110,14 @@ def compare_with_readings(both: pd.DataFrame) -> Table:
     return pd.DataFrame(lines)
 
 
-def flag_noisy_targets(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
-    """Say by target whether its rejections' precision is below `MIN_LABEL_PRECISION`:
+def flag_noisy_systems(names: Sequence[str], labels: Mapping[str, Labels]) -> pd.Series:
+    """Say by system whether its rejections' precision is below `MIN_LABEL_PRECISION`:
     "yes", "no" or "not read".
     """
-    both = join_readings(read_readings(), labels)
+    both = join_annotations(read_annotations(), labels)
     checked = {
-        row.target: "yes" if row.noisy else "no"
-        for row in compare_with_readings(both).itertuples()
+        row.system: "yes" if row.noisy else "no"
+        for row in compare_with_annotations(both).itertuples()
     }
     return pd.Series({name: checked.get(name, "not read") for name in names})
 
