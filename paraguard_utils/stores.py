@@ -14,7 +14,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.schemas import SCHEMAS, check_schema, list_text_columns
+from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
 
 RECORDED, LIVE = "recorded", "live"
 
@@ -52,8 +53,8 @@ class FileKind(NamedTuple):
 KINDS = {
     "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
     "corpus": FileKind("corpus/{}.csv", "01_corpus_building", "promoted"),
-    "sentences": FileKind("vectors/{}/{}.parquet", "01_corpus_building", "promoted"),
-    "drifts": FileKind("vectors/{}/{}.drifts.parquet", "06_validity", "promoted"),
+    "sentences": FileKind("vectors/{1}/{0}.parquet", "01_corpus_building", "promoted"),
+    "drifts": FileKind("vectors/{1}/{0}.drifts.parquet", "06_validity", "promoted"),
     "tokens": FileKind("vectors/{}/tokens.parquet", "02_querying", "promoted"),
     "traces": FileKind("traces/{}/{}.parquet", "02_querying", "promoted"),
     "guards": FileKind("guards/{}/{}.csv", "05_guard_comparison", "promoted"),
@@ -157,6 +158,69 @@ class Store:
         path = self.output_path(kind, *names)
         write_file(path, frame, kind, meta)
         return path
+
+
+@dataclass(frozen=True)
+class CorpusFiles:
+    """The files of one corpus in a store.
+
+    Its methods are those of `Store`, without the name of the corpus: a file has a kind
+    of `KINDS` and, where it is about one system, that system's name.
+
+    Examples
+    --------
+    >>> files = CorpusFiles(Store("recorded"), "paraguard_mini")
+    >>> len(files.prompts)
+    1200
+    """
+
+    store: Store
+    name: str
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the store is the recorded one, which is never written."""
+        return self.store.recorded
+
+    @cached_property
+    def prompts(self) -> Corpus:
+        """The corpus itself; a live store without one takes the recorded one."""
+        return self.read_earlier("corpus")
+
+    def other(self, name: str) -> "CorpusFiles":
+        """Return the files of another corpus in the same store."""
+        return CorpusFiles(self.store, name)
+
+    def path(self, kind: str, system: str = "") -> Path:
+        """Return where a file is read."""
+        return self.store.path(kind, self.name, system)
+
+    def output_path(self, kind: str, system: str = "") -> Path:
+        """Return where a file is written, with its folder made."""
+        return self.store.output_path(kind, self.name, system)
+
+    def has(self, kind: str, system: str = "") -> bool:
+        """Return whether a file is in the store."""
+        return self.store.has(kind, self.name, system)
+
+    def read(self, kind: str, system: str = "") -> pd.DataFrame:
+        """Read and check a file, as `Store.read` does."""
+        return self.store.read(kind, self.name, system)
+
+    def read_earlier(self, kind: str, system: str = "") -> pd.DataFrame:
+        """Read the product of an earlier notebook, as `Store.read_earlier` does."""
+        return self.store.read_earlier(kind, self.name, system)
+
+    def write(
+        self,
+        kind: str,
+        system: str = "",
+        *,
+        frame: pd.DataFrame,
+        meta: Mapping[str, object],
+    ) -> Path:
+        """Check and write a file and its meta file, as `Store.write` does."""
+        return self.store.write(kind, self.name, system, frame=frame, meta=meta)
 
 
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:

@@ -120,7 +120,7 @@ def encoder_drifts(
     ]
     # Recorded ones and this store's own, so that what is promoted holds them all.
     where, there = (
-        ("drifts", encoder.ENCODER_NAME, name),
+        ("drifts", name, encoder.ENCODER_NAME),
         map(Store, dict.fromkeys((stores.RECORDED, store.name))),
     )
     known = [one.read(*where) for one in there if one.has(*where)]

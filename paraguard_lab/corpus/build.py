@@ -214,8 +214,8 @@ def _join_parts(
     ]
     store.write(
         "sentences",
-        encoder.ENCODER_NAME,
         name,
+        encoder.ENCODER_NAME,
         frame=sentences,
         meta={"weights": weights.MINILM_FILE.sha256},
     )

@@ -95,7 +95,7 @@ def stored_vectors(
     )
     known = pd.Series(dtype=object)
     with contextlib.suppress(Missing):
-        known = read("sentences", ENCODER_NAME, name).set_index("text_hash")["vector"]
+        known = read("sentences", name, ENCODER_NAME).set_index("text_hash")["vector"]
     if store.recorded and known.empty:
         raise Missing(
             f"the corpus {name!r} has no recorded vectors; name a live store, for"
@@ -118,7 +118,7 @@ def stored_vectors(
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
-        store.write("sentences", ENCODER_NAME, name, frame=frame, meta=meta)
+        store.write("sentences", name, ENCODER_NAME, frame=frame, meta=meta)
     return np.stack(known.loc[hashes].to_list()).astype(np.float16, copy=False)
 
 

@@ -334,7 +334,7 @@ def test_drift_in_the_encoders_space(results):
     again = sensitivity.encoder_drifts(store, "c", second, first)
     assert again.tolist() == found.tolist(), "kept, and symmetric"
     recorded = stores.Store("recorded").read(
-        "drifts", encoder.ENCODER_NAME, "paraguard_mini"
+        "drifts", "paraguard_mini", encoder.ENCODER_NAME
     )
     texts = (
         stores.Store("recorded")
@@ -346,7 +346,7 @@ def test_drift_in_the_encoders_space(results):
         recorded["second_hash"]
     )
     sensitivity.encoder_drifts(store, "paraguard_mini", texts[:1], texts[1:])
-    kept = store.read("drifts", encoder.ENCODER_NAME, "paraguard_mini")
+    kept = store.read("drifts", "paraguard_mini", encoder.ENCODER_NAME)
     assert len(kept) == len(recorded), (
         "a live store holds the recorded ones too, so that record keeps them"
     )
