@@ -1,5 +1,5 @@
 """Build what is committed into `dist/`, and try it where nothing else is: `make dist`,
-`make dist TAG=v0.1.0`.
+`make dist TAG=v1.0.0`.
 
 A tag that is given must be the package's version. The index's own checks are twine's.
 """
