@@ -3,7 +3,8 @@
 `recorded` is what is in git: read from `data/`, never written. Any other store is live:
 it reads and writes `results/<store>/`, computes what is missing, and takes the corpus
 and its vectors from the recorded store where it has none of its own. Recorded traces
-and guard scores never enter a live store.
+and guard scores never enter a live store. A `rebuild` of the record reads the pairs,
+scores and tables that its own earlier notebooks wrote.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -89,6 +90,35 @@ KINDS = {
 }
 
 
+REBUILD_START = "PARAGUARD_REBUILD_START"
+"""Environment variable of a rebuild and its kernels: when it began, in nanoseconds by
+the clock of the file system."""
+
+
+@contextmanager
+def rebuild() -> Iterator[None]:
+    """Inside a `with` block, let the recorded store read what it has itself written.
+
+    Derived files (pairs, scores, tables) written to `results/recorded/` since the block
+    began are read from there, by this process and the kernels that it starts. All other
+    files are read from `data/`, as without a rebuild.
+    """
+    marker = paths.RESULTS / RECORDED / ".rebuild"
+    write_text(marker, "")
+    os.environ[REBUILD_START] = str(marker.stat().st_mtime_ns)
+    try:
+        yield
+    finally:
+        del os.environ[REBUILD_START]
+
+
+def _is_of_this_rebuild(path: Path) -> bool:
+    start = os.environ.get(REBUILD_START)
+    if start is None or not path.is_file():
+        return False
+    return path.stat().st_mtime_ns >= int(start)
+
+
 class Store:
     """A store by its name: "recorded", or that of a folder under `results/`."""
 
@@ -100,7 +130,12 @@ class Store:
 
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
-        return self.reads / KINDS[kind].path.format(*names)
+        file = KINDS[kind].path.format(*names)
+        if self.recorded and KINDS[kind].recorded == "derived":
+            written = self.writes / file
+            if _is_of_this_rebuild(written):
+                return written
+        return self.reads / file
 
     def output_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
