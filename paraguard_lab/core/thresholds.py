@@ -1,5 +1,6 @@
-"""A cut on a guard's score that keeps a promise about harmless meanings
-(`docs/method.md`, Guards).
+"""A threshold on a guard's score that keeps a promise about harmless requests.
+
+The method is in `docs/method.md`, Guards.
 """
 
 from typing import NamedTuple
@@ -10,55 +11,57 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.errors import DataError
 
-MAX_REQUESTS, CONFIDENCE = (
-    0.05,
-    0.9,
-)  # share of harmless meanings that may be blocked, and how sure that is
+MAX_REQUESTS = 0.05  # share of harmless requests that may be blocked
+CONFIDENCE = 0.9  # probability with which the promise is kept
 
 
-class PromisedCut(NamedTuple):
-    """A cut: scores `above` it are blocked, in `blocked` of the harmless `clusters` on
-    which it was chosen.
+class PromisedThreshold(NamedTuple):
+    """A threshold: scores above it are blocked.
 
-    `upper` bounds the share of all such clusters of which a request is blocked, with
-    the confidence asked for.
+    Attributes
+    ----------
+    threshold : float
+    blocked, clusters : int
+        In so many of the harmless clusters on which it was chosen a prompt is blocked.
+    upper : float
+        Bound on the share of all such clusters in which a prompt is blocked, with the
+        confidence asked for.
     """
 
-    above: float
+    threshold: float
     blocked: int
     clusters: int
     upper: float
 
 
-def choose_promised_cut(
+def choose_promised_threshold(
     scores: ArrayLike,
     cluster: ArrayLike,
     *,
     requests: float = MAX_REQUESTS,
     confidence: float = CONFIDENCE,
-) -> PromisedCut:
-    """Choose the lowest cut that blocks at most a share of harmless meanings, whichever
-    way they are worded.
+) -> PromisedThreshold:
+    """Choose the lowest threshold that blocks at most a share of harmless requests.
 
-    A cluster counts as blocked where any of its requests is, so its largest score
-    decides. A cut that is chosen so on exchangeable clusters blocks more than
-    `meanings` of such clusters with a probability of at most 1 - `confidence`: risk
-    control with the exact binomial bound (Bates et al., Distribution-Free,
+    A request counts as blocked if any of its wordings is, so the largest score of each
+    cluster decides. A threshold that is chosen so on exchangeable clusters blocks more
+    than `requests` of such clusters with a probability of at most 1 - `confidence`:
+    risk control with the exact binomial bound (Bates et al., Distribution-Free,
     Risk-Controlling Prediction Sets, Journal of the ACM 68, 2021, section 3). The
     promise is for clusters of as many wordings.
 
     Parameters
     ----------
     scores : array-like of float, shape (n,)
-        Scores of harmless requests, finite; higher is more harmful.
+        Scores of harmless prompts, finite; higher is more harmful.
     cluster : array-like, shape (n,)
-        Requests of one cluster ask the same.
-    meanings, confidence : float
+        Prompts of one cluster ask the same.
+    requests, confidence : float
         Both between 0 and 1.
 
     Returns
     -------
-    PromisedCut
+    PromisedThreshold
 
     Raises
     ------
@@ -68,7 +71,8 @@ def choose_promised_cut(
 
     Examples
     --------
-    >>> choose_promised_cut([0.1, 0.2, 0.9, 0.3], ["a", "a", "b", "c"], meanings=0.85).above
+    >>> scores, cluster = [0.1, 0.2, 0.9, 0.3], ["a", "a", "b", "c"]
+    >>> choose_promised_threshold(scores, cluster, requests=0.85).threshold
     0.3
     """
     from scipy.stats import beta, binom  # a second to import
@@ -79,27 +83,26 @@ def choose_promised_cut(
             f"requests and confidence lie between 0 and 1, not {requests} and"
             f" {confidence}"
         )
-    if wrong := np.count_nonzero(~np.isfinite(scores)):
+    missing = np.count_nonzero(~np.isfinite(scores))
+    if missing:
         raise DataError(
-            f"{wrong} of {len(scores)} scores are missing; score these requests or"
+            f"{missing} of {len(scores)} scores are missing; score these prompts or"
             " leave them out"
         )
-    largest = np.sort(pd.Series(scores).groupby(np.asarray(cluster)).max().to_numpy())[
-        ::-1
-    ]
-    n = len(largest)
-    # So few of n clusters may lie above that this would be rare if the share were
-    # `meanings`.
-    rare = binom.cdf(np.arange(n), n, requests) <= 1 - confidence
-    if not rare.any():
+    largest = pd.Series(scores).groupby(np.asarray(cluster)).max()
+    descending = np.sort(largest.to_numpy())[::-1]
+    n = len(descending)
+    # So few of n clusters may be blocked that this would be rare if the share were
+    # `requests`.
+    is_rare = binom.cdf(np.arange(n), n, requests) <= 1 - confidence
+    if not is_rare.any():
         needed = int(np.ceil(np.log(1 - confidence) / np.log1p(-requests)))
         raise DataError(
             f"{n} harmless clusters are too few to promise that at most {requests:.3g}"
             f" of requests are blocked, with confidence {confidence:.3g}: {needed} are"
             " needed"
         )
-    above = float(largest[rare.sum() - 1])
-    blocked = int((largest > above).sum())
-    return PromisedCut(
-        above, blocked, n, float(beta.ppf(confidence, blocked + 1, n - blocked))
-    )
+    threshold = float(descending[is_rare.sum() - 1])
+    blocked = int((descending > threshold).sum())
+    upper = float(beta.ppf(confidence, blocked + 1, n - blocked))
+    return PromisedThreshold(threshold, blocked, n, upper)

@@ -12,7 +12,11 @@ import numpy as np
 import pandas as pd
 import typer
 
-from paraguard_lab.core.thresholds import CONFIDENCE, MAX_REQUESTS, choose_promised_cut
+from paraguard_lab.core.thresholds import (
+    CONFIDENCE,
+    MAX_REQUESTS,
+    choose_promised_threshold,
+)
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import gate, page, records
 from paraguard_tools.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
@@ -203,11 +207,11 @@ def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list
     """
     harmful = rows["harmful"].astype(bool)
     own = rows[~harmful]
-    cut = choose_promised_cut(
+    cut = choose_promised_threshold(
         own["score"], own["cluster"], requests=requests, confidence=confidence
     )
     lines = [
-        f"Block scores above {cut.above!r}.",
+        f"Block scores above {cut.threshold!r}.",
         (
             f"{cut.blocked} of {cut.clusters} harmless meanings have a wording above"
             f" it. With {confidence:.0%} confidence, at most {cut.upper:.1%} of such"
@@ -222,7 +226,7 @@ def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list
                 " or --harmful."
             ),
         ]
-    ids, hits = rows.loc[harmful, "cluster"], rows.loc[harmful, "score"] > cut.above
+    ids, hits = rows.loc[harmful, "cluster"], rows.loc[harmful, "score"] > cut.threshold
     share, low, high = ClusterBootstrap(ids).share(ids, hits)
     return [
         *lines,

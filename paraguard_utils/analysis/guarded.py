@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import validity
-from paraguard_lab.core.thresholds import choose_promised_cut
+from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_utils import registry, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.evaluation import Evaluation, is_scored
@@ -262,7 +262,7 @@ def _decided(store: Store, corpus_name: str, corpus: Corpus, name: str) -> pd.Da
     )
 
 
-def compare_with_promised_cut(
+def compare_with_promised_threshold(
     benign: pd.DataFrame,
     twins: pd.DataFrame,
     threshold: float,
@@ -284,9 +284,9 @@ def compare_with_promised_cut(
     for side in (0, 1):
         chosen = benign[ids[0].map(half) != side]
         with contextlib.suppress(DataError):
-            above[half == side] = choose_promised_cut(
+            above[half == side] = choose_promised_threshold(
                 chosen["score"], chosen["cluster_id"]
-            ).above
+            ).threshold
     found = dict.fromkeys(("promised_requests", "promised_twins"), clusters.undefined())
     own = [frame["score"] >= threshold for frame in (benign, twins)]
     promised = [
@@ -298,7 +298,7 @@ def compare_with_promised_cut(
         **({"promised": promised} if above.notna().all() else {}),
     }.items():
         requests = hits[0].groupby(ids[0]).any()
-        found[f"{name}_meanings"] = clusters.share_of_clusters(requests.index, requests)
+        found[f"{name}_requests"] = clusters.share_of_clusters(requests.index, requests)
         found[f"{name}_twins"] = clusters.share(ids[1], hits[1])
     return to_columns(found)
 

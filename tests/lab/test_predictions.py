@@ -60,7 +60,7 @@ def test_a_whole_interval_decides(low, high, said):
 
 def test_judged_by_hand(tmp_path, monkeypatch):
     (tmp_path / "file.csv").write_text(
-        "number,table,rows,measure,low,high,few\n2,t,kind == 'a',x,0,inf,n <"
+        "number,table,rows,measure,low,high,too_few\n2,t,kind == 'a',x,0,inf,n <"
         " 3\n2,t,kind == 'a',y,-1,1,\n1,t,kind =="
         " 'b',p,0,0.05,\n3,elsewhere,z,z,0,1,\n4,none,z,z,0,1,\n"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from paraguard_lab.core.thresholds import choose_promised_cut
+from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_tools.logs.commands import describe_cut, read_scores
 from paraguard_utils import registry, settings, stores
 from paraguard_utils.analysis import guarded
@@ -32,12 +32,12 @@ def test_a_cut_by_hand():
     # 1) = 0.061, P(<= 2) = 0.386, so that one of three may lie above, and the cut is
     # the second largest, 0.3.
     scores, cluster = [0.1, 0.2, 0.9, 0.3, 0.05], ["a", "a", "b", "c", "c"]
-    found = choose_promised_cut(scores, cluster, requests=0.85)
+    found = choose_promised_threshold(scores, cluster, requests=0.85)
     assert found[:3] == (0.3, 1, 3)
     # P(Bin(3, p) <= 1) = 0.1 at p = 0.804: (1 - p)^2 (1 + 2 p) = 0.0384 * 2.608
     assert found.upper == pytest.approx(0.804, abs=5e-4)
     # nothing may lie above: 0.35^3 = 0.043 of a share of 0.65, but P(<= 1) = 0.28
-    assert choose_promised_cut(scores, cluster, requests=0.65)[:3] == (0.9, 0, 3)
+    assert choose_promised_threshold(scores, cluster, requests=0.65)[:3] == (0.9, 0, 3)
 
 
 def test_too_few_clusters_say_how_many_it_takes():
@@ -46,21 +46,21 @@ def test_too_few_clusters_say_how_many_it_takes():
         DataError,
         match=r"44 harmless clusters are too few .* confidence 0.9: 45 are needed",
     ):
-        choose_promised_cut(np.arange(44), np.arange(44))
-    assert choose_promised_cut(np.arange(45), np.arange(45)).above == 44
+        choose_promised_threshold(np.arange(44), np.arange(44))
+    assert choose_promised_threshold(np.arange(45), np.arange(45)).threshold == 44
     with pytest.raises(DataError, match="230 are needed"):
-        choose_promised_cut(np.arange(45), np.arange(45), requests=0.01)
+        choose_promised_threshold(np.arange(45), np.arange(45), requests=0.01)
 
 
 @pytest.mark.parametrize("bad", [{"requests": 0}, {"requests": 1}, {"confidence": 1}])
 def test_a_promise_is_between_none_and_all(bad):
     with pytest.raises(DataError, match="lie between 0 and 1"):
-        choose_promised_cut(np.arange(99), np.arange(99), **bad)
+        choose_promised_threshold(np.arange(99), np.arange(99), **bad)
 
 
 def test_a_missing_score_is_an_error():
     with pytest.raises(DataError, match="1 of 99 scores are missing"):
-        choose_promised_cut([np.nan, *range(98)], np.arange(99))
+        choose_promised_threshold([np.nan, *range(98)], np.arange(99))
 
 
 @pytest.mark.slow
@@ -74,25 +74,25 @@ def test_the_cut_is_the_lowest_that_keeps_the_promise(n, seed, requests, coarse)
     rng = np.random.default_rng(seed)
     cluster = np.concatenate([np.arange(n), rng.integers(0, n, 2 * n)])
     scores = rng.normal(size=len(cluster)).round(1 if coarse else 12)
-    found = choose_promised_cut(scores, cluster, requests=requests)
+    found = choose_promised_threshold(scores, cluster, requests=requests)
     largest = pd.Series(scores).groupby(cluster).max().to_numpy()
     k = allowed(n, requests, 0.9)
-    assert found.blocked == (largest > found.above).sum() <= k and found.clusters == n
+    assert found.blocked == (largest > found.threshold).sum() <= k and found.clusters == n
     # an upper bound at 90 % is the upper end of a two-sided interval at 80 %
     assert found.upper == pytest.approx(
         binomtest(found.blocked, n).proportion_ci(0.8, "exact").high
     )
     assert found.upper <= requests + 1e-9
-    assert (largest >= found.above).sum() > k, (
+    assert (largest >= found.threshold).sum() > k, (
         "whatever blocks the cut itself too, blocks too many"
     )
     order = rng.permutation(len(scores))
     assert (
-        choose_promised_cut(scores[order], cluster[order], requests=requests) == found
+        choose_promised_threshold(scores[order], cluster[order], requests=requests) == found
     )
-    assert choose_promised_cut(
+    assert choose_promised_threshold(
         np.exp(scores), cluster, requests=requests
-    ).above == pytest.approx(np.exp(found.above))
+    ).threshold == pytest.approx(np.exp(found.threshold))
 
 
 @pytest.mark.parametrize("name", registry.guard_entries("panel"))
@@ -107,7 +107,7 @@ def test_the_promise_is_kept_on_random_halves_of_recorded_scores(name):
     here, there = -np.sort(-halves[:, :100], axis=1), halves[:, 100:]
     k = allowed(100, 0.05, 0.9)
     cuts = here[:, k]
-    ours = [choose_promised_cut(one, np.arange(100)).above for one in here[:5]]
+    ours = [choose_promised_threshold(one, np.arange(100)).threshold for one in here[:5]]
     assert ours == cuts[:5].tolist()
     broken = [
         float(((there > here[:, [at]]).mean(axis=1) > 0.05).mean()) for at in (k, k + 1)
@@ -132,13 +132,13 @@ def test_each_half_is_cut_by_the_other():
     clusters = ClusterBootstrap(names, 200)
     # 0.5 blocks nothing of the low half and no twin there; 0.1 blocks all of the high
     # half, and its twins
-    found = guarded.compare_with_promised_cut(benign, twins, 0.4, clusters)
+    found = guarded.compare_with_promised_threshold(benign, twins, 0.4, clusters)
     columns = ["own_requests", "own_twins", "promised_requests", "promised_twins"]
     assert [found[name] for name in columns] == [0.5, 0, 0.5, 0.5]
     # what has no score is left out; 80 clusters are too few in halves, but not for what
     # the guard itself blocks
     unscored = benign.assign(score=benign["score"].where(benign.index >= 40))
-    too_few = guarded.compare_with_promised_cut(unscored, twins, 0.3, clusters)
+    too_few = guarded.compare_with_promised_threshold(unscored, twins, 0.3, clusters)
     assert (
         too_few["own_twins"] == 1
         and np.isnan(
