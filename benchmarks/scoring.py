@@ -26,7 +26,7 @@ import pandas as pd
 from paraguard_lab.analysis import chance
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, signals
-from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
@@ -150,15 +150,15 @@ def measure(n, resamples, with_chance):
     )
     if with_chance:
         config = Settings(store=NAME, corpus=NAME, resamples=resamples)
-        one = Evaluation(
+        one = System(
+            SYSTEM,
+            corpus,
             labels,
-            pairs,
-            scores,
-            traces,
-            tokens,
-            config.weights(),
-            config.k,
-            config.labeller,
+            clusters,
+            traces=traces,
+            tokens=tokens,
+            pairs=pairs,
+            scores=scores,
         )
         timed(
             "chance",

@@ -1,41 +1,37 @@
-"""Running notebooks: some, all live, all from the record; the report and the explorer."""
+"""Run notebooks with papermill, from top to bottom.
 
-import json
+Each notebook reads what the earlier ones of the same run wrote. A live run asks models;
+a run from the record (`stores.rebuild`) reads traces, labels, guard scores and inputs
+from `data/`, and makes everything else anew.
+"""
+
 import os
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-import nbformat
 import pandas as pd
-import yaml
 
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies.catalogue import self_cd
-from paraguard_lab.report import compare, numbers
-from paraguard_tools.logs import audit
-from paraguard_tools.pages import advice, explorer
+from paraguard_lab.report import compare
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.analysis import pipeline
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels import systems
-from paraguard_utils.models import loading, trace_store
+from paraguard_utils.models import loading
 from paraguard_utils.report import tables
 from paraguard_utils.settings import CORPUS, Settings, check_settings
-from paraguard_utils.stores import LIVE, RECORDED
+from paraguard_utils.stores import LIVE, RECORDED, Store
 from paraguard_utils.text import did_you_mean
 
-if TYPE_CHECKING:  # the notebooks' packages, which not every installation has
-    from jupyter_client.manager import AsyncKernelManager
+Parameters: TypeAlias = Mapping[str, Any]
 
 MINUTES_TABLE = "notebook_minutes"
-# The row of `MINUTES_TABLE` about the whole run; some notebooks run side by side
-WHOLE_RUN = "all"
+WHOLE_RUN = "all"  # the row of `MINUTES_TABLE` about the whole run
 
 RESUMING = (
     "01_corpus_building",
@@ -45,47 +41,53 @@ RESUMING = (
     "A2_writers",
     WHOLE_RUN,
 )
-"""Notebooks that embed, ask or score, and in a live store do only what is missing."""
+"""Notebooks that embed, query or score, and in a live store do only what is missing."""
 
-INTERPRETATION_ONLY = (
-    "06",
-    "A1",
-)  # notebooks that only read what earlier ones make, and nothing of each other
-LAST = (
-    "A3",
-    "00",
-)  # notebooks that show the tables of all others, and so run last, in this order
-JUDGE_MODEL = (  # the model that judges the recorded answers
-    "qwen2.5-coder-0.5b-instruct"
-)
+BUILDING = ("01", "A2")
+"""Notebooks that build a corpus; they run only where they are named."""
+
+RESULTS_NOTEBOOK = "00"  # shows the tables of all others, and so runs last
+JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers
+
+
+def number_of(notebook: Path) -> str:
+    """Return the number of a notebook: `02` of `02_querying.ipynb`."""
+    return notebook.stem[:2]
 
 
 def list_notebooks(*numbers: str) -> list[Path]:
-    """Return the project's notebooks in the order of reading: all, or those with these
-    numbers (`02`, `A1`).
+    """Return the project's notebooks in the order of reading.
+
+    All of them, or those with these numbers (`02`, `A1`). Those of the paper's argument
+    come first, then those of `notebooks/beyond/`.
     """
+    papers = sorted(paths.NOTEBOOKS.glob("[0-9A]*.ipynb"))
+    others = sorted(paths.NOTEBOOKS.glob("beyond/[0-9A]*.ipynb"))
     return [
         path
-        for path in sorted(paths.NOTEBOOKS.glob("[0-9A]*.ipynb"))
-        if not numbers or path.stem[:2] in numbers
+        for path in [*papers, *others]
+        if not numbers or number_of(path) in numbers
     ]
 
 
-def order_to_run(chosen: Sequence[Path]) -> list[Path]:
-    """Return notebooks in the order in which they run: what shows the tables of others
-    comes last.
+def order_to_run(chosen: Iterable[Path]) -> list[Path]:
+    """Return notebooks in the order in which they run.
+
+    Each comes after those whose tables it reads: 01 to 05, A0, 06, 07, the others of
+    the appendix, and 00.
     """
-    late = {number: place for place, number in enumerate(LAST, 1)}
-    return sorted(chosen, key=lambda path: (late.get(path.stem[:2], 0), path.stem))
+
+    def place(notebook: Path) -> tuple[bool, bool, bool, str]:
+        number = number_of(notebook)
+        is_last = number == RESULTS_NOTEBOOK
+        is_beyond = notebook.parent != paths.NOTEBOOKS
+        return is_last, is_beyond, number != "A0", notebook.stem
+
+    return sorted(chosen, key=place)
 
 
-def execute_notebook(
-    notebook: Path,
-    output: Path,
-    parameters: dict[str, Any],
-    kernel: "AsyncKernelManager | None" = None,
-) -> None:
-    """Run one notebook with papermill, in a kernel of its own if none is given.
+def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> None:
+    """Run one notebook with papermill, in a kernel of its own.
 
     A cell that fails or a kernel that dies is a UserError, in one line.
     """
@@ -96,31 +98,27 @@ def execute_notebook(
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        # Local sockets instead of TCP ports: nothing on the machine can listen in. Two
-        # kernels need two places.
-        own = {
-            "config": Config(
-                {"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}}
-            )
-        }
+        # Local sockets instead of TCP ports: nothing on the machine can listen in.
+        sockets = {"transport": "ipc", "ip": f"{folder}/k"}
         try:
             papermill.execute_notebook(
                 notebook,
                 output,
-                parameters,
+                dict(parameters),
                 cwd=paths.ROOT,
                 progress_bar=False,
                 start_timeout=600,  # a busy machine is no error
                 stderr_file=sys.stderr,
-                request_save_on_cell_execute=kernel is None,
-                **(own if kernel is None else {"km": kernel}),
+                config=Config({"KernelManager": sockets}),
             )
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
         except DeadKernelError:
             store = parameters.get("store", RECORDED)
-            folder = paths.display_path(paths.RESULTS / store)
-            kept = f"what was asked is kept in {folder}; " if store != RECORDED else ""
+            kept = ""
+            if store != RECORDED:
+                results = paths.display_path(paths.RESULTS / store)
+                kept = f"what was asked is kept in {results}; "
             raise UserError(
                 f"{notebook.stem} stopped: its kernel died (killed, or out of memory);"
                 f" {kept}run the same command again"
@@ -132,184 +130,100 @@ def execute_notebook(
             ) from None
 
 
-def run_all(
-    store_name: str, given: Mapping[str, dict[str, Any]], chosen: Sequence[Path]
-) -> dict[str, float]:
-    """Run notebooks in turn, `given` parameters by their number, until one fails.
-
-    Return the minutes of each.
-    """
-    return {
-        path.stem: run_notebook(path, store_name, given.get(path.stem[:2], {}))
-        for path in chosen
-    }
-
-
-def run_side_by_side(store_name: str, chosen: Sequence[Path]) -> dict[str, float]:
-    """Run notebooks that ask no model, as many at once as there are cores, and return
-    the minutes of each.
-
-    They are started in this order, and none may read what another writes. One that
-    fails stops the others. A kernel runs one after the other, since importing takes
-    seconds, and forgets the names that the one before has left there.
-    """
-    from jupyter_client.manager import AsyncKernelManager
-    from jupyter_core.utils import run_sync
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    n = min(cores, len(chosen))
-    waiting, minutes = deque(chosen), dict[str, float]()
-
-    def work_off(kernel: AsyncKernelManager) -> None:
-        # No model runs, so one thread a notebook is faster. A kernel lives a minute,
-        # and collecting garbage takes longer than what it frees is worth; a reset
-        # collects too, but passes over what is frozen.
-        how = [
-            "--IPKernelApp.exec_lines=__import__('gc').disable()",
-            "--HistoryManager.enabled=False",
-        ]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        run_sync(kernel.start_kernel)(
-            cwd=paths.ROOT, env=environment, extra_arguments=how
-        )
-        while waiting:
-            notebook = waiting.popleft()
-            minutes[notebook.stem] = run_notebook(notebook, store_name, kernel=kernel)
-            client = kernel.blocking_client()
-            client.start_channels()
-            client.execute(
-                "import gc; gc.freeze(); get_ipython().reset()",
-                silent=True,
-                reply=True,
-                timeout=600,
-            )
-            client.stop_channels()
-
-    with (
-        tempfile.TemporaryDirectory(prefix="kernel-") as folder,
-        ThreadPoolExecutor(n) as pool,
-    ):
-        kernels = [
-            AsyncKernelManager(transport="ipc", ip=f"{folder}/{number}")
-            for number in range(n)
-        ]
-        try:
-            for worker in as_completed(
-                [pool.submit(work_off, kernel) for kernel in kernels]
-            ):
-                worker.result()
-        finally:
-            waiting.clear()
-            for kernel in kernels:
-                run_sync(kernel.shutdown_kernel)(now=True)
-    return minutes
-
-
 def run_notebook(
-    notebook: Path,
-    store_name: str,
-    given: Mapping[str, Any] | None = None,
-    kernel: "AsyncKernelManager | None" = None,
+    notebook: Path, store_name: str, parameters: Parameters | None = None
 ) -> float:
     """Run one notebook on a store, say so, and return its minutes."""
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
-    parameters = {
-        **(given or {}),
-        **({"store": store_name} if store_name != RECORDED else {}),
-    }
-    execute_notebook(notebook, output, parameters, kernel)
+    given = dict(parameters or {})
+    if store_name != RECORDED:
+        given["store"] = store_name
+    execute_notebook(notebook, output, given)
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes
 
 
-def run_notebooks(wanted: Sequence[str], given: dict[str, Any]) -> None:
-    """Run some notebooks in order with the same parameters, each taking those it has.
+def run_all(
+    store_name: str,
+    chosen: Iterable[Path],
+    parameters: Mapping[str, Parameters] | None = None,
+) -> dict[str, float]:
+    """Run notebooks one after another until one fails; return the minutes of each.
+
+    `parameters` are by the number of the notebook. They run in `order_to_run`; from the
+    record, they rebuild what they derive from it (`stores.rebuild`).
+    """
+    by_number = parameters or {}
+    minutes = {}
+    with stores.rebuild() if store_name == RECORDED else nullcontext():
+        for notebook in order_to_run(chosen):
+            given = by_number.get(number_of(notebook))
+            minutes[notebook.stem] = run_notebook(notebook, store_name, given)
+    return minutes
+
+
+def run_notebooks(wanted: Sequence[str], given: Parameters) -> Settings:
+    """Run some notebooks with the same parameters, each taking those that it has.
 
     `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but
-    those that build a corpus (01, A2), and but 07 where the corpus has no twins.
+    those that build a corpus (01, A2), and but 07 where the corpus has no twins. Return
+    the checked parameters.
     """
     import papermill
 
-    chosen = order_to_run(
-        [path for path in list_notebooks() if path.stem[:2] not in ("01", "A2")]
-    )
-    if wanted:
-        known = {
-            name: path
-            for path in list_notebooks()
-            for name in (path.stem, path.stem[:2])
-        }
-        for name in wanted:
-            if name not in known:
-                there = ", ".join(path.stem for path in list_notebooks())
-                raise SettingsError(f"there is no notebook {name!r}; there are {there}")
-        chosen = order_to_run(list({known[name] for name in wanted}))
-    takes = {path.stem: list(papermill.inspect_notebook(path)) for path in chosen}
-    everywhere = sorted(set().union(*takes.values()))
+    chosen = _find_notebooks(wanted)
+    known = {path: list(papermill.inspect_notebook(path)) for path in chosen}
+    everywhere = sorted(set().union(*known.values()))
     for name in given:
         if name not in everywhere:
-            meant = did_you_mean(name, everywhere)
+            stems = ", ".join(path.stem for path in chosen)
             raise SettingsError(
-                f"no notebook of {', '.join(takes)} has a parameter {name!r}{meant}"
+                f"no notebook of {stems} has a parameter"
+                f" {name!r}{did_you_mean(name, everywhere)}"
             )
-    config = check_settings({"store": RECORDED, "corpus": CORPUS} | given)
+    config = check_settings({"store": RECORDED, "corpus": CORPUS} | dict(given))
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
         print(
             f"07_remedies is left out: no cluster of {config.corpus} has a harmful twin"
         )
-        chosen = [path for path in chosen if path.stem[:2] != "07"]
-    by_number = {
-        stem[:2]: {name: given[name] for name in names if name in given}
-        for stem, names in takes.items()
+        chosen = [path for path in chosen if number_of(path) != "07"]
+    parameters = {
+        number_of(path): {name: given[name] for name in names if name in given}
+        for path, names in known.items()
     }
-    run_all(store.name, by_number, chosen)
-    if config.model:
-        print("\n".join(describe_model(store, config)))
+    run_all(store.name, chosen, parameters)
     print(
         "tables, figures and executed notebooks are in"
         f" {paths.display_path(store.writes)}"
     )
+    return config
 
 
-def describe_model(store: stores.Store, config: Settings) -> list[str]:
-    """Say of each system of a user's model what was found, one line a system, and where
-    to look next.
-    """
-    lines = []
-    if store.has("tables", "table1_rephrasing"):
-        names = trace_store.find_systems(store, config.corpus, config.model)
-        table = store.read("tables", "table1_systems")
-        table = table[
-            table["system"].isin(names) & (table["interpretation"] == "relative")
-        ]
-        again = store.read("tables", "table1_rephrasing").drop(
-            columns=["n_reject", "too_few"]
-        )
-        again.columns = again.columns.str.replace("3_twins", "3_harmful")
-        unknown = "not known, too little was refused or answered"
-        for row in table.merge(again, on="system").to_dict("records"):
-            dr = (
-                unknown
-                if row["too_few_for_dr"]
-                else tables.format_estimate(row, "dr", 2)
-            )
-            said = audit.describe_system(row | {"system": row["system"]})
-            lines.append(f"{said} DR is {dr} (0: meaning decides; 1: it does not).")
-    page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
-    return [*lines, f"next: {page}, or paraguard remedy --model {config.model}"]
+def _find_notebooks(wanted: Sequence[str]) -> list[Path]:
+    """Return the notebooks of these numbers or names, in the order to run them."""
+    every = list_notebooks()
+    if not wanted:
+        return order_to_run(path for path in every if number_of(path) not in BUILDING)
+    chosen = []
+    for name in wanted:
+        named = [path for path in every if name in (path.stem, number_of(path))]
+        if not named:
+            stems = ", ".join(path.stem for path in every)
+            raise SettingsError(f"there is no notebook {name!r}; there are {stems}")
+        chosen += named
+    return order_to_run(set(chosen))
 
 
-def _has_twins(store: stores.Store, config: Settings) -> bool:
+def _has_twins(store: Store, config: Settings) -> bool:
     if not config.twins:
         return False
     try:
-        corpus, twins = (
-            store.read_earlier("corpus", name) for name in (config.corpus, config.twins)
-        )
+        corpus = store.read_earlier("corpus", config.corpus)
+        twins = store.read_earlier("corpus", config.twins)
     except Missing:  # the first notebook says of which
         return True
     return not unsafe.select_twins(corpus, twins).empty
@@ -319,53 +233,63 @@ def reproduce_live() -> None:
     """Run every notebook live, then compare with the record."""
     for name in registry.list_default_models():
         loading.resolve_model(name)  # before anything expensive
-    live = stores.Store(LIVE)
-    size = len(stores.Store(RECORDED).read("corpus", CORPUS))
+    live = Store(LIVE)
+    size = len(Store(RECORDED).read("corpus", CORPUS))
     usual = check_settings({"store": LIVE, "corpus": CORPUS})
-    done = systems.print_preflight(
+    resumed = systems.print_preflight(
         live, CORPUS, size, list(registry.default_systems().index), usual
     )
-    # A slow guard is scored where it was asked on request. The default model shows in
-    # A2 what a model writes.
-    guards = registry.published_systems("guard", "refusal")
-    there = [
+    started = time.monotonic()
+    minutes = run_all(LIVE, list_notebooks(), _parameters_of_reproduction(live))
+    minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
+    _record_minutes(live, minutes, bool(resumed))
+    _print_reproduction(live)
+
+
+def _parameters_of_reproduction(live: Store) -> dict[str, Parameters]:
+    """Return the parameters of a live run by the number of the notebook.
+
+    A slow guard is scored only if the live store has it already. In A2, the default
+    model shows what a model writes.
+    """
+    published = registry.published_systems("guard", "refusal")
+    guards = [
         name
-        for name in guards.index
-        if guards["default"][name] == "yes" or live.has("guards", CORPUS, name)
+        for name in published.index
+        if published["default"][name] == "yes" or live.has("guards", CORPUS, name)
     ]
-    given: dict[str, dict[str, Any]] = {
+    return {
         "02": {"twins_system_prompts": [follow_ups.SAMPLED_SYSTEM_PROMPT]},
-        "05": {"guards": there},
+        "05": {"guards": guards},
         "A2": {"paraphraser": registry.list_default_models()[0]},
     }
-    started = time.monotonic()
-    asking = [
-        path
-        for path in list_notebooks()
-        if path.stem[:2] not in (*INTERPRETATION_ONLY, *LAST)
-    ]
-    minutes = run_all(LIVE, given, asking)
-    minutes |= run_side_by_side(LIVE, list_notebooks(*INTERPRETATION_ONLY))
-    minutes |= run_all(LIVE, {}, order_to_run(list_notebooks(*LAST)))
-    minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
-    earlier = (
-        dict(live.read("tables", MINUTES_TABLE).to_numpy())
-        if live.has("tables", MINUTES_TABLE)
-        else {}
+
+
+def _record_minutes(live: Store, minutes: dict[str, float], resumed: bool) -> None:
+    """Write how long a live run took.
+
+    A resumed run says nothing about how long the whole takes: the minutes of what
+    resumes stay, and nothing is written if they are not known.
+    """
+    if resumed:
+        earlier: dict[str, float] = {}
+        if live.has("tables", MINUTES_TABLE):
+            earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy())
+        if not set(RESUMING) <= set(earlier):
+            return
+        minutes = minutes | {name: earlier[name] for name in RESUMING}
+    frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
+    live.write("tables", MINUTES_TABLE, frame=frame, meta={})
+
+
+def _print_reproduction(live: Store) -> None:
+    """Print Table 1, the figures, and how a live run differs from the record."""
+    table = tables.format_estimates(
+        live.read("tables", "table1_systems"),
+        ["frr", "dr", "ci", "cr60", "cd", "flip_rate"],
+        ["system", "interpretation", "n_reject", "n_scored"],
     )
-    if done:  # what goes on where it was says nothing about how long the whole takes
-        minutes |= {name: earlier[name] for name in RESUMING if name in earlier}
-    if not done or set(RESUMING) <= set(earlier):
-        frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
-        live.write("tables", MINUTES_TABLE, frame=frame, meta={})
-    table = live.read("tables", "table1_systems")
-    print("\nTable 1\n")
-    columns = ["frr", "dr", "ci", "cr60", "cd", "flip_rate"]
-    print(
-        tables.format_estimates(
-            table, columns, ["system", "interpretation", "n_reject", "n_scored"]
-        ).to_string(index=False)
-    )
+    print(f"\nTable 1\n\n{table.to_string(index=False)}")
     print("\nFigures:")
     for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
         print(f"  {paths.display_path(figure)}")
@@ -375,16 +299,15 @@ def reproduce_live() -> None:
 
 
 def ask_optional_models() -> None:
-    """Ask the optional models in the live store, and all for long and drawn answers.
+    """Query the optional models in the live store, and all for long and drawn answers.
 
-    Let one of them judge all.
-
-    The models that are guards too are asked as such, and what is rejected is asked
-    again in other words.
+    One of them judges all answers. The models that are guards too are asked as such,
+    and what is rejected is asked again in other words.
     """
     optional = registry.list_optional_models()
     for name in optional:
         loading.resolve_model(name)  # before anything expensive
+    querying = list_notebooks("02")[0]
     for name in (*optional, ""):
         output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
         given = {
@@ -395,106 +318,34 @@ def ask_optional_models() -> None:
             "draw": 60,
             "wordings": True,
         }
-        execute_notebook(list_notebooks("02")[0], output, given)
-    run_all(LIVE, {}, list_notebooks("03", "05"))
+        execute_notebook(querying, output, given)
+    run_all(LIVE, list_notebooks("03", "05"))
     for name in (*optional, ""):
-        run_all(LIVE, {"07": {"model": name}}, list_notebooks("07"))
+        run_all(LIVE, list_notebooks("07"), {"07": {"model": name}})
     print("make reproduce scores them beside the default one")
 
 
 def ask_remedies(xstest: str = "") -> None:
-    """Apply every remedy in the live store, and ask what it needs.
+    """Apply every remedy in the live store, and query what it needs, resumably.
 
-    Whatever was asked is not asked again.
-
-    With XSTest's file of prompts its unsafe ones are asked too, and tuned models are
+    With XSTest's file of prompts, its unsafe ones are asked too, and tuned models are
     asked its safe ones.
     """
     for name in registry.list_default_models():
         loading.resolve_model(name)  # before anything expensive
-    # Self-CD contrasts with the prompt without a system prompt, twins included.
-    twins = {
-        "twins_system_prompts": [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]
-    }
     outside = {"xstest": xstest} if xstest else {}
-    given: dict[str, dict[str, Any]] = {
-        "02": twins | outside,
-        "07": {"remedies": ["all"]} | outside,
+    # Self-CD contrasts with the prompt without a system prompt, twins included.
+    prompts_of_twins = [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]
+    given: dict[str, Parameters] = {
+        "02": {"twins_system_prompts": prompts_of_twins, **outside},
+        "07": {"remedies": ["all"], **outside},
     }
-    run_all(LIVE, given, list_notebooks(*given))
-    print(
-        f"{advice.REMEDY_MAP_TABLE} and its figure are in"
-        f" {paths.display_path(paths.RESULTS / LIVE)}"
-    )
+    run_all(LIVE, list_notebooks(*given), given)
+    results = paths.display_path(paths.RESULTS / LIVE)
+    print(f"remedy_map and its figure are in {results}")
 
 
 def redraw_figures() -> None:
     """Redraw every table and figure from recorded traces, without a model."""
-    run_side_by_side(
-        RECORDED, list_notebooks()[::-1]
-    )  # the last, longest one is started first
+    run_all(RECORDED, list_notebooks())
     print(f"tables and figures are in {paths.display_path(paths.RESULTS / RECORDED)}")
-
-
-def write_html(folder: Path | None = None) -> None:
-    """Write the site of the record: its first page, the report, the explorer, the data
-    card and the method.
-    """
-    from paraguard_lab.report import (
-        croissant,  # the notebooks' packages, which not every installation has
-    )
-    from paraguard_tools.pages import (
-        handout,  # the notebooks' packages, which not every installation has
-    )
-
-    folder = folder or paths.RESULTS
-    notebooks = {
-        path.stem: nbformat.read(path, as_version=4) for path in list_notebooks()
-    }
-    pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
-    found = numbers.collect_numbers(
-        stores.Store(RECORDED), [handout.ABSTRACT, *pages.values()]
-    )
-    page = handout.render_report(
-        notebooks,
-        found,
-        citation=yaml.safe_load(
-            (paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")
-        ),
-        record=json.loads(croissant.CROISSANT_FILE.read_text(encoding="utf-8")),
-    )
-    stores.write_text(folder / "report.html", page)
-    for file, path in pages.items():
-        markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), found)
-        stores.write_text(
-            folder / handout.SITE_PAGES[file],
-            handout.render_page(file, markdown, notebooks),
-        )
-    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}), folder)
-    print(
-        f"open {paths.display_path(folder / 'index.html')}, which links to the report"
-        " and all other pages"
-    )
-
-
-def write_explorer(config: Settings, folder: Path | None = None) -> None:
-    """Write the explorer of the decisions in a store, on one corpus and of one model
-    where it is named.
-    """
-    store = config.open_store()
-    corpus = store.read_earlier("corpus", config.corpus)
-    unsafe.refuse_unsafe(corpus, "the explorer")  # before all the scores are read
-    names, _ = systems.list_systems_to_score(store, config.corpus, config)
-    data = pipeline.read_evaluations(store, config.corpus, corpus, names)
-    data |= pipeline.read_guard_evaluations(store, config.corpus, corpus, data)
-    titles = dict(zip(data, registry.display_titles(data), strict=True))
-    page = explorer.render_explorer(
-        corpus, data, explorer.ExplorerHeader(config.corpus, store.name, titles)
-    )
-    path = (folder or paths.RESULTS) / "explorer.html"
-    stores.write_text(path, page)
-    n = sum(int((own.labels["label"] == "reject").sum()) for own in data.values())
-    print(
-        f"{n:,} refusals, {path.stat().st_size / 1e6:.1f} MB: open"
-        f" {paths.display_path(path)} in a browser"
-    )

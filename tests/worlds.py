@@ -2,12 +2,12 @@
 drawn, only the sums are real.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.core.confusion import N_NEIGHBOURS
-from paraguard_utils.core.signals import PAPER_WEIGHTS
+from paraguard_utils.analysis.system import System
 
 DIMENSIONS, VOCABULARY = 6, 40
 
@@ -86,8 +86,7 @@ def world(labels, clusters, seed=0):
     )
 
 
-def evaluation(labels, traces, tokens, pairs, scores=None):
-    """Return what a store would hold of a system with these frames."""
-    return Evaluation(
-        labels, pairs, scores, traces, tokens, PAPER_WEIGHTS, N_NEIGHBOURS, "combined"
-    )
+def system(corpus, labels, clusters=None, **frames):
+    """Return a system `mine` with these frames, as a store would hold it."""
+    made = System.of("mine", corpus, labels, clusters)
+    return replace(made, **frames)

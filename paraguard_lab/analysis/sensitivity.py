@@ -10,12 +10,11 @@ import pandas as pd
 
 from paraguard_lab.analysis import chance
 from paraguard_lab.analysis.surrogate import MIN_ORDER_PROBABILITY
-from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, guarded, signals
 from paraguard_utils.analysis.cohorts import ALL_SYSTEMS
 from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
+from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA, estimate_confusion
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
     MIN_REFUSALS,
@@ -262,7 +261,7 @@ def _settings(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray, np.nd
         0.3,
         0.4,
         0.5,
-        MIN_SIMILARITY,
+        THETA,
         0.7,
         0.8,
         0.9,

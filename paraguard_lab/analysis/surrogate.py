@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -300,7 +301,9 @@ def compare_with_surrogates(
                     frame.iloc[rows].reset_index(drop=True)
                     for frame in (whole.labels, whole.traces)
                 )
-                restricted.append(whole._replace(labels=labels, traces=traces))
+                restricted.append(
+                    replace(whole, prompts=part, labels=labels, traces=traces)
+                )
             of = (name, surrogate, DRAWN_PROMPTS)
             found += _compared(
                 of,

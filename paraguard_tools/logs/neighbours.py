@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
 
-# Neighbours of a lower similarity are no paraphrases; the corpus gate has the same
-# threshold
-MIN_SIMILARITY = 0.60
 _MAX_EXACT_PROMPTS = 20_000  # up to this number of prompts, every pair is compared
 
 _HNSW_LINKS, _HNSW_CANDIDATES = 32, 128
@@ -49,7 +47,7 @@ class Neighbourhoods(NamedTuple):
 
 
 def find_neighbours(
-    vectors: np.ndarray, rejected: np.ndarray, theta: float = MIN_SIMILARITY
+    vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA
 ) -> Neighbourhoods:
     """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine
     of theta or more.

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_tools.logs import gate, neighbours
+from paraguard_tools.logs import gate
 from paraguard_tools.logs.audit import MAX_NAME_CHARS, Audit, format_cell
 from paraguard_utils import text as texts
+from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.measures import MEASURES
 
 _MAX_ON_PAGE = 50
@@ -158,7 +159,7 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
         by=(
             "clusters"
             if found.decisions.clustered
-            else f"neighbours at cosine {neighbours.MIN_SIMILARITY:.2f} or more"
+            else f"neighbours at cosine {THETA:.2f} or more"
         ),
         said=said,
         labelled=(

@@ -119,7 +119,7 @@ def write_advice(config: Settings) -> list[str]:
     corpus = store.read_earlier("corpus", config.corpus)
     unsafe.refuse_unsafe(corpus, "advice")
     system = _system(store, config)
-    own = pipeline.read_evaluations(store, config.corpus, corpus, [system])[system]
+    own = pipeline.read_systems(store, config.corpus, corpus, [system])[system]
     meta = config.meta(corpus=corpus, labels=labelling.hash_labels(own.labels))
     folder = store.writes / "advice" / system
     rates = confusion.rate_row(

@@ -18,12 +18,12 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from paraguard_tools.logs import neighbours
 from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
-from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import estimates, vectors
+from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.schemas import Corpus
@@ -40,7 +40,7 @@ class ExplorerHeader(NamedTuple):
 
 
 def render_explorer(
-    corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader
+    corpus: Corpus, data: Mapping[str, System], about: ExplorerHeader
 ) -> str:
     """Make the page as HTML of systems that were scored alike.
 
@@ -63,12 +63,12 @@ def render_explorer(
             strict=True,
         ),
         too_few=estimates.MIN_REFUSALS,
-        theta=neighbours.MIN_SIMILARITY,
+        theta=THETA,
     )
 
 
 def collect_explorer_data(
-    corpus: Corpus, data: Mapping[str, Evaluation], about: ExplorerHeader
+    corpus: Corpus, data: Mapping[str, System], about: ExplorerHeader
 ) -> dict[str, object]:
     """Collect what the page shows, JSON-able.
 
@@ -145,9 +145,7 @@ def collect_explorer_data(
     }
 
 
-def _near(
-    own: Evaluation, rows: Sequence[np.ndarray], place: pd.Series
-) -> pd.DataFrame:
+def _near(own: System, rows: Sequence[np.ndarray], place: pd.Series) -> pd.DataFrame:
     """Return rejections and their k neighbours by place in the corpus, with signals,
     scores and aligned tokens.
     """

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
-from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils.analysis.confusion import CI_COLUMNS, select_rejections
-from paraguard_utils.core.confusion import CR_THRESHOLDS, to_percent
+from paraguard_utils.core.confusion import CR_THRESHOLDS, THETA, to_percent
 from paraguard_utils.core.estimates import (
     MIN_REFUSALS,
     ClusterBootstrap,
@@ -41,7 +40,7 @@ RISK_BIN_EDGES = tuple(
     for step in (1, 2)
 )
 SIMILARITY_BIN_EDGES = (
-    MIN_SIMILARITY,
+    THETA,
     0.80,
 )  # fixed (ours): below are no paraphrases on average; 0.80 halves the rest
 

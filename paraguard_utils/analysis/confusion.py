@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from paraguard_tools.logs.neighbours import MIN_SIMILARITY
 from paraguard_utils.analysis import evaluation
 from paraguard_utils.analysis.signals import is_ranked, score_pairs
+from paraguard_utils.analysis.system import CI_COLUMNS, select_rejections
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.confusion import N_NEIGHBOURS, estimate_confusion
+from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA, estimate_confusion
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.estimates import (
     MIN_REFUSALS,
@@ -31,15 +31,6 @@ from paraguard_utils.core.signals import (
 )
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Table
 
-CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}  # in a scores file, by reading
-
-
-def select_rejections(scores: Scores) -> Scores:
-    """Select the rows of a scores file that CI, CR and CD use: rejections with an
-    accepted neighbour.
-    """
-    return scores[(scores["label"] == "reject") & scores["ci"].notna()]
-
 
 def score_prompts(
     corpus: Corpus,
@@ -47,7 +38,7 @@ def score_prompts(
     frame: Pairs,
     weights: ScoreWeights = PAPER_WEIGHTS,
     k: int = N_NEIGHBOURS,
-    theta: float = MIN_SIMILARITY,
+    theta: float = THETA,
 ) -> Scores:
     """Average the scores of each centre's neighbours, those of a pairs file with rank
     <= k.

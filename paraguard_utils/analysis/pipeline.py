@@ -3,6 +3,7 @@ the explorer.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,7 +13,9 @@ import pandas as pd
 from paraguard_lab.analysis import surrogate
 from paraguard_utils import paths, registry
 from paraguard_utils.analysis import confusion, signals
-from paraguard_utils.analysis.evaluation import Evaluation
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import Scoring
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
@@ -109,7 +112,7 @@ def score_system(
     traces: Traces,
     model_name: str,
     settings: Settings,
-) -> Evaluation:
+) -> System:
     """Compute a system's pairs and scores, write both, and return all.
 
     A guard has another system's traces.
@@ -130,21 +133,31 @@ def score_system(
         "pairs", settings.corpus, system, frame=frame.round(PAIR_DECIMALS), meta=meta
     )
     store.write("scores", settings.corpus, system, frame=scores, meta=meta)
-    return Evaluation(
+    return System(
+        system,
+        corpus,
         labels,
-        frame,
-        scores,
+        _clusters(corpus, settings),
+        _scoring(settings),
+        settings.labeller,
         traces,
         tokens,
-        settings.weights(),
-        settings.k,
-        settings.labeller,
+        frame,
+        scores,
     )
+
+
+def _clusters(corpus: Corpus, settings: Settings) -> ClusterBootstrap:
+    return ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
+
+
+def _scoring(settings: Settings) -> Scoring:
+    return Scoring(settings.weights(), settings.k, settings.theta)
 
 
 def score_systems(
     store: Store, corpus: Corpus, names: Sequence[str], settings: Settings
-) -> dict[str, Evaluation]:
+) -> dict[str, System]:
     """Score chat systems, each with its own traces, by the settings' labeller
     (`score_system`).
     """
@@ -227,20 +240,20 @@ def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
     return pd.concat(frames, ignore_index=True)
 
 
-def read_evaluations(
+def read_systems(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
     names: Sequence[str],
     settings: Settings | None = None,
-) -> dict[str, Evaluation]:
+) -> dict[str, System]:
     """Read what a store holds of some systems, all scored with the same weights, k and
     labeller (those of `settings`).
 
     A DataError says that they were not, or that a file is missing or of other answers,
     labels, pairs or another corpus.
     """
-    found: dict[str, Evaluation] = {}
+    found: dict[str, System] = {}
     wanted = (settings.weights(), settings.k, settings.labeller) if settings else None
     for name in names:
         path = store.path("scores", corpus_name, name)
@@ -277,15 +290,24 @@ def read_evaluations(
                 f"{where}: scores of other pairs than the store holds; run 03_scoring"
                 " again"
             )
-        found[name] = Evaluation(
-            labels, pairs, scores, traces, store.read_earlier("tokens", model), *made
+        found[name] = System(
+            name,
+            corpus,
+            labels,
+            _clusters(corpus, settings or known),
+            _scoring(known),
+            known.labeller,
+            traces,
+            store.read_earlier("tokens", model),
+            pairs,
+            scores,
         )
     return found
 
 
-def read_guard_evaluations(
-    store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, Evaluation]
-) -> dict[str, Evaluation]:
+def read_guards(
+    store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, System]
+) -> dict[str, System]:
     """Read what a store holds of the published guards that were scored with the traces
     of one of these systems.
 
@@ -320,7 +342,11 @@ def read_guard_evaluations(
         pairs, scores = (
             store.read(kind, corpus_name, name) for kind in ("pairs", "scores")
         )
-        found[name] = reference._replace(
-            labels=select_prompts(labels, corpus), pairs=pairs, scores=scores
+        found[name] = replace(
+            reference,
+            name=name,
+            labels=select_prompts(labels, corpus),
+            pairs=pairs,
+            scores=scores,
         )
     return found

@@ -8,21 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.core import strategies
 from paraguard_utils.core import wording as core
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Corpus, Labels, Table
 
-NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES = (
-    ("seed", "softening", "hardening"),
-    (
-        "lexical",
-        "register",
-        "rewrite",
-    ),
-)
-"""Strategies that keep all words of the seed but charged ones, and those that do not.
-"""
+NEAR_COPY_STRATEGIES = (strategies.SEED, *strategies.NEAR_COPIES)
+FREE_REWORDING_STRATEGIES = strategies.FREE_REWORDINGS
 
 OVERLAP_STEP = 0.2
 

@@ -15,6 +15,7 @@ from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Strings
 from paraguard_utils.core.vectors import find_nearest
 
 N_NEIGHBOURS = 5  # neighbours per refusal, from the paper
+THETA = 0.60  # similarity from which a neighbour counts as a paraphrase, from the paper
 CR_THRESHOLDS = (
     0.60,
     0.75,

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA
 from paraguard_utils.core.vectors import iterate_blocks
 from paraguard_utils.errors import SettingsError
 
@@ -53,6 +54,22 @@ class ScoreWeights:
 
 
 PAPER_WEIGHTS = ScoreWeights()
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How pairs are scored: weights of the signals, k neighbours, theta.
+
+    From a similarity of `theta` on a neighbour counts as a paraphrase. The defaults are
+    the paper's.
+    """
+
+    weights: ScoreWeights = PAPER_WEIGHTS
+    k: int = N_NEIGHBOURS
+    theta: float = THETA
+
+
+PAPER_SCORING = Scoring()
 
 
 def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:

@@ -259,7 +259,9 @@ def test_chance_of_any_labels(case):
     config = freeze({"store": "test", "corpus": "c"})
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
     frame = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
-    one = worlds.evaluation(labels, traces, tokens, frame)
+    one = worlds.system(
+        corpus, labels, clusters, traces=traces, tokens=tokens, pairs=frame
+    )
     table, curve, found = chance.compare_with_chance(
         "m--none", corpus, one, vectors, config, clusters
     )

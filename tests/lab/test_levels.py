@@ -400,7 +400,7 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
     config = settings.check_settings(
         {"store": "recorded", "corpus": "paraguard_mini", "resamples": 100}
     )
-    scored = pipeline.read_evaluations(
+    scored = pipeline.read_systems(
         store, "paraguard_mini", recorded_corpus, [name, lender]
     )
     draws = follow_ups.read_samples(store, "paraguard_mini", [name])

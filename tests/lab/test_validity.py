@@ -286,7 +286,15 @@ def test_halves_by_hand():
     pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    one = worlds.evaluation(labelled, traces, tokens, pairs, scores)
+    one = worlds.system(
+        corpus,
+        labelled,
+        clusters,
+        traces=traces,
+        tokens=tokens,
+        pairs=pairs,
+        scores=scores,
+    )
     found = validity.compare_wording_halves("mine", corpus, one, clusters)
     found = found.set_index(["wording", "measure"])
     # 3 of 4 rejected in c and d, 1 of 4 in a and b; in a and c 3 of 4, in b and d 1 of
@@ -326,7 +334,15 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
     pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
     scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    one = worlds.evaluation(labelled, traces, tokens, pairs, scores)
+    one = worlds.system(
+        corpus,
+        labelled,
+        clusters,
+        traces=traces,
+        tokens=tokens,
+        pairs=pairs,
+        scores=scores,
+    )
     found = validity.compare_wording_halves("mine", corpus, one, clusters)
     found = found.set_index(["wording", "measure"])
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)

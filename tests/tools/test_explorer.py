@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from urllib.parse import parse_qs, urldefrag
 
 import numpy as np
@@ -13,8 +14,9 @@ from axe_playwright_python.sync_playwright import Axe
 from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
-from paraguard_utils.analysis.evaluation import Evaluation
-from paraguard_utils.core.signals import PAPER_WEIGHTS, PPL_INTERPRETATIONS
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS, Scoring
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
@@ -192,8 +194,16 @@ def make_world():
             "neighbour_id"
         ].map(cluster)
         scores = confusion.score_prompts(corpus, labelled, pairs, k=2)
-        data[name] = Evaluation(
-            labelled, pairs, scores, traces, tokens, PAPER_WEIGHTS, 2, "combined"
+        data[name] = System(
+            name,
+            corpus,
+            labelled,
+            ClusterBootstrap(corpus["cluster_id"]),
+            Scoring(k=2),
+            traces=traces,
+            tokens=tokens,
+            pairs=pairs,
+            scores=scores,
         )
     titles = {
         "alpha": HOSTILE_TITLE,
@@ -415,8 +425,8 @@ def test_requests_are_chosen_by_how_a_system_decides_their_wordings(show, tmp_pa
         data["beta"].scores["label"][4:]
     )
     data["beta"].labels["label"] = data["beta"].scores["label"].to_numpy()
-    data["beta"] = data["beta"]._replace(
-        pairs=data["beta"].pairs.iloc[1:]
+    data["beta"] = replace(
+        data["beta"], pairs=data["beta"].pairs.iloc[1:]
     )  # without that of p001 with p000, which is refused too now
     tab = show(explorer.render_explorer(corpus, data, about), "#system=beta")
     assert requests(tab) == ["c1"] and status(tab) == "Requests: 1 of 2"
@@ -1184,17 +1194,12 @@ class Changed(stores.Store):
 @pytest.mark.slow
 def test_scores_of_other_pairs_are_refused(recorded_corpus):
     name = registry.published_systems("chat").index[0]
-    ((found, own),) = pipeline.read_evaluations(
+    ((found, own),) = pipeline.read_systems(
         RECORDED, "paraguard_mini", recorded_corpus, [name]
     ).items()
-    assert (
-        found == name
-        and own.k == 5
-        and own.weights == PAPER_WEIGHTS
-        and own.labeller == "combined"
-    )
+    assert found == name and own.scoring == Scoring() and own.labeller == "combined"
     with pytest.raises(DataError, match="scores of other pairs"):
-        pipeline.read_evaluations(
+        pipeline.read_systems(
             Changed("recorded"), "paraguard_mini", recorded_corpus, [name]
         )
 
@@ -1215,7 +1220,7 @@ def test_systems_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
         DataError,
         match=f"{second}.csv: scored with other weights, k or labeller than {first};",
     ):
-        pipeline.read_evaluations(
+        pipeline.read_systems(
             RECORDED, "paraguard_mini", recorded_corpus, [first, second]
         )
 
@@ -1230,10 +1235,8 @@ def test_a_users_error_is_one_line(store, command, results):
 @pytest.mark.slow
 def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
     names = list(registry.published_systems("chat").index[:2])
-    data = pipeline.read_evaluations(RECORDED, "paraguard_mini", recorded_corpus, names)
-    guards = pipeline.read_guard_evaluations(
-        RECORDED, "paraguard_mini", recorded_corpus, data
-    )
+    data = pipeline.read_systems(RECORDED, "paraguard_mini", recorded_corpus, names)
+    guards = pipeline.read_guards(RECORDED, "paraguard_mini", recorded_corpus, data)
     assert list(guards) == list(registry.published_systems("guard").index)
     for name, own in guards.items():
         assert (
@@ -1246,10 +1249,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
     assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
     assert (
-        pipeline.read_guard_evaluations(
-            RECORDED, "paraguard_mini", recorded_corpus, others
-        )
-        == {}
+        pipeline.read_guards(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
     )
     with pytest.raises(
         DataError,
@@ -1257,7 +1257,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
             "scores of another corpus or other decisions; run 05_guard_comparison again"
         ),
     ):
-        pipeline.read_guard_evaluations(
+        pipeline.read_guards(
             RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data
         )
 

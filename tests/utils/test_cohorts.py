@@ -426,7 +426,7 @@ def test_verdicts_follow_the_intervals():
         a_row("fixed", "d", "high", "all", 0.3, -0.3, 9),
     ]
     found = findings.count_cohort_claims(pd.DataFrame(rows)).set_index("claim")[
-        ["confirm", "contradict", "open", "untestable"]
+        ["confirm", "contradict", "undecided", "untestable"]
     ]
     # safe: a 0.80, b 0.20, c 0.55 [0.45, 0.65], d in too few clusters; charged gaps
     # -0.3, 0.3, 0.02 [-0.08, 0.12], few

@@ -1,0 +1,176 @@
+"""One system on one corpus: its decisions, its files, and how often it refuses."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import estimate_confusion
+from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.signals import ScoreWeights, Scoring
+from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
+
+CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
+"""The columns of CI in a scores file, by interpretation of the PPL contrast."""
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A model under a system prompt, or a guard, on one corpus.
+
+    Attributes
+    ----------
+    name : str
+    prompts : Corpus
+    labels : Labels
+        Its decisions, with rows in the order of the prompts.
+    clusters : ClusterBootstrap
+        The clusters that its estimates resample. Systems that share them have paired
+        estimates.
+    scoring : Scoring
+        How its pairs are scored.
+    labeller : str
+        What read its answers (`labels.labelling`).
+    traces, tokens, pairs, scores : DataFrame or None
+        What a store holds of it; traces have the order of the prompts. A guard has the
+        traces and tokens of the model that its decisions are compared in. None if
+        nothing was scored.
+
+    Examples
+    --------
+    >>> prompts = pd.DataFrame({"cluster_id": ["a", "a", "b", "b"]})
+    >>> labels = pd.DataFrame({"label": ["reject", "accept", "accept", "unparsed"]})
+    >>> system = System.of("my-model", prompts, labels)
+    >>> system.decided
+      cluster_id  n  rejected
+    0          a  2         1
+    >>> round(system.frr().value, 2)
+    0.33
+    """
+
+    name: str
+    prompts: Corpus
+    labels: Labels
+    clusters: ClusterBootstrap
+    scoring: Scoring = Scoring()
+    labeller: str = "combined"
+    traces: Traces | None = None
+    tokens: Tokens | None = None
+    pairs: Pairs | None = None
+    scores: Scores | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse labels of other prompts, or in another order (ValueError)."""
+        matches = len(self.labels) == len(self.prompts)
+        if matches and "prompt_id" in self.labels and "prompt_id" in self.prompts:
+            ids = self.prompts["prompt_id"].to_numpy()
+            matches = np.array_equal(self.labels["prompt_id"].to_numpy(), ids)
+        if not matches:
+            raise ValueError(f"{self.name}: labels and prompts are in different order")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        prompts: Corpus,
+        labels: Labels,
+        clusters: ClusterBootstrap | None = None,
+    ) -> "System":
+        """Make a system that has decisions only.
+
+        `clusters` are those of the prompts unless others are given.
+        """
+        if clusters is None:
+            clusters = ClusterBootstrap(prompts["cluster_id"])
+        return cls(name, prompts, labels, clusters)
+
+    def with_labels(self, labels: Labels) -> "System":
+        """Return this system with other decisions; pairs and scores are dropped."""
+        return replace(self, labels=labels, pairs=None, scores=None)
+
+    def select(self, chosen: np.ndarray) -> "System":
+        """Return this system on some of its prompts, marked by a bool for each."""
+        prompts = self.prompts[chosen]
+        kept: dict[str, pd.DataFrame | None] = {
+            "prompts": prompts,
+            "labels": self.labels[chosen],
+        }
+        if self.traces is not None:
+            kept["traces"] = self.traces[chosen]
+        if self.pairs is not None:
+            inside = self.pairs["centre_id"].isin(prompts["prompt_id"])
+            kept["pairs"] = self.pairs[inside]
+        if self.scores is not None:
+            inside = self.scores["prompt_id"].isin(prompts["prompt_id"])
+            kept["scores"] = self.scores[inside]
+        return replace(self, **kept)
+
+    @property
+    def weights(self) -> ScoreWeights:
+        """The weights of the score (goes when callers use `scoring`)."""
+        return self.scoring.weights
+
+    @property
+    def k(self) -> int:
+        """The number of neighbours (goes when callers use `scoring`)."""
+        return self.scoring.k
+
+    @cached_property
+    def refused(self) -> np.ndarray:
+        """1 for a rejected prompt, 0 for an accepted one, NaN for others; shape (n,)."""
+        return as_refused(self.labels["label"], blocked=False)
+
+    @cached_property
+    def is_scored(self) -> np.ndarray:
+        """Which prompts are accepted or rejected; bool, shape (n,)."""
+        return ~np.isnan(self.refused)
+
+    @cached_property
+    def decided(self) -> pd.DataFrame:
+        """Counts of the clusters with two or more decisions (`count_decisions`)."""
+        return disagreement.count_decisions(self.refused, self.prompts["cluster_id"])
+
+    @cached_property
+    def is_paired(self) -> np.ndarray:
+        """Which scored prompts have another scored prompt in their cluster."""
+        in_pair = self.prompts["cluster_id"].isin(self.decided["cluster_id"])
+        return self.is_scored & in_pair.to_numpy()
+
+    @cached_property
+    def isolation(self) -> np.ndarray:
+        """Share of each rejection's paraphrases that are accepted (`isolation`)."""
+        return disagreement.isolation(self.refused, self.prompts["cluster_id"])
+
+    @cached_property
+    def rejections(self) -> Scores:
+        """The rows of `scores` that CI, CR and CD use (`select_rejections`)."""
+        if self.scores is None:
+            raise ValueError(f"{self.name} has no scores")
+        return select_rejections(self.scores)
+
+    def frr(self) -> Estimate:
+        """Estimate the share of scored prompts that are rejected."""
+        scored = self.is_scored
+        ids = self.prompts["cluster_id"].to_numpy()[scored]
+        return self.clusters.share(ids, self.refused[scored] == 1)
+
+    def dr(self) -> Estimate:
+        """Estimate the disagreement ratio (`core.disagreement`)."""
+        return disagreement.estimate_disagreement(self.clusters, self.decided)
+
+    def confusion(self, interpretation: str = "relative") -> dict[str, Estimate]:
+        """Estimate ci, cr60, cr75 and cd (`core.confusion.estimate_confusion`)."""
+        rejected = self.rejections
+        ci = rejected[CI_COLUMNS[interpretation]]
+        return estimate_confusion(self.clusters, rejected["cluster_id"], ci)
+
+
+def select_rejections(scores: Scores) -> Scores:
+    """Select the rows of a scores file that CI, CR and CD use.
+
+    These are the rejections with an accepted neighbour.
+    """
+    return scores[(scores["label"] == "reject") & scores["ci"].notna()]
