@@ -10,7 +10,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
-from paraguard_utils.core.signals import ScoreWeights, Scoring
+from paraguard_utils.core.signals import PAPER_SCORING, Scoring, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
 
 CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
@@ -55,7 +55,7 @@ class System:
     prompts: Corpus
     labels: Labels
     clusters: ClusterBootstrap
-    scoring: Scoring = Scoring()
+    scoring: Scoring = PAPER_SCORING
     labeller: str = "combined"
     traces: Traces | None = None
     tokens: Tokens | None = None
