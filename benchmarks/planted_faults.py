@@ -314,23 +314,23 @@ FAULTS = [
     ),
     Fault(
         "label_noise.correct_label_noise",
-        "(1 - value) / dr_inflation(rate, **shares, n=(precision[1], missed[1]))",
+        "(1 - value) / dr_inflation(rate, share, share_missed, n_read)",
         "(1 - value)",
     ),
     Fault(
         "label_noise.dr_inflation",
-        "- 2 * (1 - 2 * t) * common",
-        "+ 2 * (1 - 2 * t) * common",
+        "error_true / variance - from_both",
+        "error_true / variance + from_both",
     ),
     Fault(
-        "label_noise.correct_label_noise",
-        "max(1 - read / there, 0.0) if there else 1.0",
+        "label_noise._draw_share",
+        "max(1 - n_read / labelled, 0.0) if labelled else 1.0",
         "1.0",
     ),
     Fault(
         "label_noise.correct_label_noise",
-        '(1 - rate) * drawn["missed"] / t',
-        '(1 - rate) * drawn["missed"] / (1 - t)',
+        "(1 - rate) * drawn_missed / true",
+        "(1 - rate) * drawn_missed / (1 - true)",
     ),
     Fault(
         "wording._totals",
@@ -505,8 +505,8 @@ def find_symbols(code: str) -> dict[str, tuple[int, int]]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            systems = node.systems if isinstance(node, ast.Assign) else [node.system]
-            names = [system.id for system in systems if isinstance(system, ast.Name)]
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name.id for name in targets if isinstance(name, ast.Name)]
         for name in names:
             symbols[name] = (node.lineno, node.end_lineno or node.lineno)
     return symbols

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grimp
 import numpy as np
+import pytest
 from scipy.sparse.csgraph import connected_components
 
 from paraguard_utils import paths
@@ -43,8 +44,11 @@ def test_imports_run_one_way():
     assert done.returncode == 0, done.stdout
 
 
-def test_no_modules_import_one_another_in_a_circle():
-    assert circles("paraguard_utils") == []
+@pytest.mark.parametrize(
+    "package", ["paraguard_utils", "paraguard_lab", "paraguard_tools"]
+)
+def test_no_modules_import_one_another_in_a_circle(package):
+    assert circles(package) == []
 
 
 def test_a_circle_is_found(tmp_path, monkeypatch):

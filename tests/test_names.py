@@ -25,7 +25,10 @@ def public_names(text):
 
 def test_a_public_name_stands_in_one_module():
     found = defaultdict(set)
-    for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
+    files = []
+    for package in ("paraguard_utils", "paraguard_lab", "paraguard_tools"):
+        files += (paths.ROOT / package).rglob("*.py")
+    for path in files:
         for name in public_names(path.read_text(encoding="utf-8")):
             if not name.startswith("_") and name not in PROTOCOL:
                 found[name].add(path.relative_to(paths.ROOT).as_posix())

@@ -24,7 +24,19 @@ from packaging.utils import canonicalize_name
 from paraguard_utils import __version__, paths, stores
 from paraguard_utils.labels import refusals
 
-PACKAGE = paths.ROOT / "paraguard_utils"
+PACKAGES = ("paraguard_utils", "paraguard_lab", "paraguard_tools")
+
+
+def package_files(pattern):
+    """Return the files of the three packages that match a pattern."""
+    return [
+        path
+        for package in PACKAGES
+        for path in (paths.ROOT / package).rglob(pattern)
+        if path.is_file() and path.parent.name != "__pycache__"
+    ]
+
+
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 INPUTS = ("corpus", "generation", "labels", "risk")
 """Folders of `data/` with inputs that are installed; the others are recorded, or what
@@ -123,7 +135,7 @@ def loaded_with(module):
     waiting, seen = [module], set()
     while waiting:
         name = waiting.pop()
-        path = source(name) if name.startswith("paraguard_utils") else None
+        path = source(name) if name.startswith(PACKAGES) else None
         if name not in seen and path:
             waiting += imported(ast.parse(path.read_text(encoding="utf-8")).body)
         seen.add(name)
@@ -137,7 +149,7 @@ def distributions(modules):
     known = metadata.packages_distributions()
     roots = {name.partition(".")[0] for name in modules} - {
         *sys.stdlib_module_names,
-        "paraguard_utils",
+        *PACKAGES,
     }
     return {canonicalize_name(known[root][0]) for root in roots}
 
@@ -163,7 +175,7 @@ def test_what_the_command_line_and_labelling_import_is_a_dependency():
 @pytest.mark.slow
 def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
     everything = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in package_files("*.py"):
         everything |= set(
             imported(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         )
@@ -186,7 +198,7 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
 def test_every_room_is_a_listed_package():
     rooms = {
         ".".join(path.parent.relative_to(paths.ROOT).parts)
-        for path in PACKAGE.rglob("__init__.py")
+        for path in package_files("__init__.py")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == rooms | {
         "paraguard_utils._data"
@@ -208,7 +220,7 @@ def copied(root):
     """Copy what a package is built from, and what must not get into it."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(paths.ROOT / name, root / name)
-    for name in ("paraguard_utils", "data", "notebooks", "tests", "benchmarks"):
+    for name in (*PACKAGES, "data", "notebooks", "tests", "benchmarks"):
         shutil.copytree(
             paths.ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -233,17 +245,14 @@ def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
     with zipfile.ZipFile(wheel) as opened:
         sizes = {file.filename: file.file_size for file in opened.infolist()}
     dist_info = f"paraguard_utils-{__version__}.dist-info"
-    assert {name.partition("/")[0] for name in sizes} == {"paraguard_utils", dist_info}
-    own = {name for name in sizes if name.startswith("paraguard_utils/")}
+    assert {name.partition("/")[0] for name in sizes} == {*PACKAGES, dist_info}
+    own = {name for name in sizes if name.startswith(PACKAGES)}
+    own -= {name for name in own if name.startswith(dist_info)}
     data = {name for name in own if name.startswith("paraguard_utils/_data/")}
-    files = {
-        path
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and path.parent.name != "__pycache__"
-    }
-    assert own - data == {path.relative_to(paths.ROOT).as_posix() for path in files}
+    files = {path.relative_to(paths.ROOT).as_posix() for path in package_files("*")}
+    assert own - data == files
 
-    code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    code = "\n".join(path.read_text(encoding="utf-8") for path in package_files("*.py"))
     literals = re.findall(r'\bDATA((?: / "[^"]+")+)', code)
     read = {"/".join(re.findall(r'"([^"]+)"', literal)) for literal in literals}
     read = {name for name in read if (paths.DATA / name).is_file()}
@@ -487,7 +496,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
         return done.stdout
 
     assert "SmolLM2-135M, safety instruction refused 13 %" in call(
-        "-m", "paraguard_utils", "audit", "--demo"
+        "-m", "paraguard_tools", "audit", "--demo"
     )
     inspect = ["inspect"] if importlib.util.find_spec("inspect_ai") else []
     data, frr, dr, asked = json.loads(call("-c", EMPTY, *inspect).splitlines()[-1])

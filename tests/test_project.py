@@ -59,7 +59,10 @@ def test_every_section_that_a_docstring_cites_is_there():
     text = (paths.ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     headings = set(re.findall(r"^## (.*)$", text, flags=re.MULTILINE))
     cited = set()
-    for path in (paths.ROOT / "paraguard_utils").rglob("*.py"):
+    files = []
+    for package in ("paraguard_utils", "paraguard_lab", "paraguard_tools"):
+        files += (paths.ROOT / package).rglob("*.py")
+    for path in files:
         for sections in re.findall(
             r"`docs/method\.md`, ([^)]*)\)", path.read_text(encoding="utf-8")
         ):
