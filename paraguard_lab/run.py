@@ -64,9 +64,7 @@ def list_notebooks(*numbers: str) -> list[Path]:
     papers = sorted(paths.NOTEBOOKS.glob("[0-9A]*.ipynb"))
     others = sorted(paths.NOTEBOOKS.glob("beyond/[0-9A]*.ipynb"))
     return [
-        path
-        for path in [*papers, *others]
-        if not numbers or number_of(path) in numbers
+        path for path in [*papers, *others] if not numbers or number_of(path) in numbers
     ]
 
 

@@ -111,7 +111,11 @@ def run(
                 f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p"
                 " system prompts='[none, safety]'"
             )
-    require_checkout().run_notebooks(notebooks or (), given)
+    config = require_checkout().run_notebooks(notebooks or (), given)
+    if config.model:
+        from paraguard_tools.pages import site
+
+        print("\n".join(site.describe_model(config)))
 
 
 @app.command()
@@ -182,7 +186,10 @@ def explorer(
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
-    require_checkout().write_explorer(
+    require_checkout()  # raises if there is no checkout
+    from paraguard_tools.pages import site
+
+    site.write_explorer(
         check_settings({"store": store, "corpus": corpus, "model": model})
     )
 
@@ -429,7 +436,10 @@ def html(
 
     Example: paraguard html --out site
     """
-    require_checkout().write_html(out)
+    require_checkout()  # raises if there is no checkout
+    from paraguard_tools.pages import site
+
+    site.write_html(out)
 
 
 @app.command()

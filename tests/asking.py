@@ -44,7 +44,8 @@ def run_here(stem, **parameters):
     Starting a kernel and importing takes longer than most notebooks on a small corpus;
     test_commands does it.
     """
-    first, *rest = code_cells(paths.NOTEBOOKS / f"{stem}.ipynb")
+    (notebook,) = paths.NOTEBOOKS.rglob(f"{stem}.ipynb")
+    first, *rest = code_cells(notebook)
     namespace = {}
     exec(first.source, namespace)
     namespace |= parameters

@@ -2,8 +2,6 @@
 about.
 """
 
-import os
-
 import nbformat
 import pandas as pd
 import psutil
@@ -237,42 +235,30 @@ def write_notebook(path, code):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("raise KeyError('none')", "a: KeyError: 'none'"),
-        ("import os; os._exit(1)", "a stopped: its kernel died"),
+        ("raise KeyError('none')", "b: KeyError: 'none'"),
+        ("import os; os._exit(1)", "b stopped: its kernel died"),
     ],
 )
-def test_a_notebook_that_fails_stops_those_beside_it(
-    code, message, tmp_path, results, monkeypatch
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+def test_a_notebook_that_fails_ends_the_run(code, message, tmp_path, results):
     before = {child.pid for child in psutil.Process().children()}
-    endless = "import signal; signal.pause()"
+    cells = {"a": "1", "b": code, "c": "1"}
+    notebooks = [
+        write_notebook(tmp_path / f"{name}.ipynb", cell) for name, cell in cells.items()
+    ]
     with pytest.raises(UserError, match=message):
-        run.run_side_by_side("mine", [write_notebook(tmp_path / f"{name}.ipynb", cell) for name, cell in
-                                      (("b", endless), ("a", code), ("c", endless))])  # fmt: skip
+        run.run_all("mine", notebooks)
     assert {child.pid for child in psutil.Process().children()} <= before
-    assert not (paths.RESULTS / "mine" / "notebooks" / "c.ipynb").exists()
+    made = {path.stem for path in (results / "mine" / "notebooks").iterdir()}
+    assert "a" in made and "c" not in made
 
 
-@pytest.mark.slow
-def test_a_notebook_sees_no_name_of_the_one_before_in_its_kernel(
-    tmp_path, results, monkeypatch
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    seen = (
-        "import sys; print(sorted({'left', 'pd'} & set(globals())), 'pandas' in"
-        " sys.modules)"
-    )
-    cells = (("a", "import pandas as pd; left = 1"), ("b", seen))
-    run.run_side_by_side(
-        "mine",
-        [write_notebook(tmp_path / f"{name}.ipynb", code) for name, code in cells],
-    )
-    made = nbformat.read(paths.RESULTS / "mine" / "notebooks" / "b.ipynb", as_version=4)
-    assert (
-        made.cells[-1].outputs[0].text == "[] True\n"
-        and made.cells[-1].execution_count <= 2
-    )
+def test_notebooks_run_after_those_whose_tables_they_read():
+    numbers = [run.number_of(path) for path in run.order_to_run(run.list_notebooks())]
+    assert numbers[:5] == ["01", "02", "03", "04", "05"]
+    assert numbers[-1] == "00"
+    beyond = [number for number in numbers[5:-1] if number != "A0"]
+    assert beyond == sorted(beyond)
+    assert set(numbers[5:]) - set(beyond) <= {"A0", "00"}
 
 
 def test_a_corpus_without_twins_leaves_the_veto_out(
@@ -282,7 +268,7 @@ def test_a_corpus_without_twins_leaves_the_veto_out(
     monkeypatch.setattr(
         run,
         "run_all",
-        lambda name, given, chosen: ran.extend(path.stem[:2] for path in chosen),
+        lambda name, chosen, given: ran.extend(path.stem[:2] for path in chosen),
     )
     stores.Store("mine").write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
     run.run_notebooks((), {"store": "mine", "corpus": "mine"})

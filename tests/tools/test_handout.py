@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from paraguard_lab import run
 from paraguard_lab.report import croissant, numbers
-from paraguard_tools.pages import handout
+from paraguard_tools.pages import handout, site
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 
@@ -436,7 +436,7 @@ def test_one_command_makes_a_site_whose_links_lead_somewhere(
     command, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(
-        run,
+        site,
         "write_explorer",
         lambda config, folder: stores.write_text(folder / "explorer.html", "<p>"),
     )

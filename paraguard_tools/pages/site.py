@@ -1,0 +1,103 @@
+"""Write the pages about a store: the site of the record, the explorer, and what was
+found of a user's model.
+"""
+
+import json
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from paraguard_lab import run
+from paraguard_lab.report import croissant, numbers
+from paraguard_tools.logs import audit
+from paraguard_tools.pages import explorer, handout
+from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.analysis import pipeline
+from paraguard_utils.labels import systems
+from paraguard_utils.models import trace_store
+from paraguard_utils.report import tables
+from paraguard_utils.settings import CORPUS, Settings, check_settings
+from paraguard_utils.stores import RECORDED, Store
+
+
+def write_html(folder: Path | None = None) -> None:
+    """Write the site of the record into a folder, by default `results/`.
+
+    Its pages are the first page, the report, the explorer, the data card, the method
+    and the leaderboard.
+    """
+    folder = folder or paths.RESULTS
+    notebooks = {
+        path.stem: nbformat.read(path, as_version=4) for path in run.list_notebooks()
+    }
+    pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
+    filled = numbers.collect_numbers(
+        Store(RECORDED), [handout.ABSTRACT, *pages.values()]
+    )
+    citation = (paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    card = croissant.CROISSANT_FILE.read_text(encoding="utf-8")
+    report = handout.render_report(
+        notebooks, filled, citation=yaml.safe_load(citation), record=json.loads(card)
+    )
+    stores.write_text(folder / "report.html", report)
+    for file, path in pages.items():
+        markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), filled)
+        page = handout.render_page(file, markdown, notebooks)
+        stores.write_text(folder / handout.SITE_PAGES[file], page)
+    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}), folder)
+    print(
+        f"open {paths.display_path(folder / 'index.html')}, which links to the report"
+        " and all other pages"
+    )
+
+
+def write_explorer(config: Settings, folder: Path | None = None) -> None:
+    """Write the explorer of a store's decisions on one corpus.
+
+    If the settings name a model, it has the systems of that model only.
+    """
+    store = config.open_store()
+    corpus = store.read_earlier("corpus", config.corpus)
+    unsafe.refuse_unsafe(corpus, "the explorer")  # before all the scores are read
+    names, _ = systems.list_systems_to_score(store, config.corpus, config)
+    decided = pipeline.read_systems(store, config.corpus, corpus, names)
+    decided |= pipeline.read_guards(store, config.corpus, corpus, decided)
+    titles = dict(zip(decided, registry.display_titles(decided), strict=True))
+    header = explorer.ExplorerHeader(config.corpus, store.name, titles)
+    page = explorer.render_explorer(corpus, decided, header)
+    path = (folder or paths.RESULTS) / "explorer.html"
+    stores.write_text(path, page)
+    refusals = sum(
+        int((system.labels["label"] == "reject").sum()) for system in decided.values()
+    )
+    print(
+        f"{refusals:,} refusals, {path.stat().st_size / 1e6:.1f} MB: open"
+        f" {paths.display_path(path)} in a browser"
+    )
+
+
+def describe_model(config: Settings) -> list[str]:
+    """Say what was found of each system of a user's model, and where to look next."""
+    store = config.open_store()
+    lines = []
+    if store.has("tables", "table1_rephrasing"):
+        names = trace_store.find_systems(store, config.corpus, config.model)
+        table = store.read("tables", "table1_systems")
+        table = table[
+            table["system"].isin(names) & (table["interpretation"] == "relative")
+        ]
+        rephrased = store.read("tables", "table1_rephrasing")
+        rephrased = rephrased.drop(columns=["n_reject", "too_few"])
+        rephrased.columns = rephrased.columns.str.replace("3_twins", "3_harmful")
+        for row in table.merge(rephrased, on="system").to_dict("records"):
+            dr = "not known, too little was refused or answered"
+            if not row["too_few_for_dr"]:
+                dr = tables.format_estimate(row, "dr", 2)
+            description = audit.describe_system(row)
+            lines.append(
+                f"{description} DR is {dr} (0: meaning decides; 1: it does not)."
+            )
+    page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
+    lines.append(f"next: {page}, or paraguard remedy --model {config.model}")
+    return lines
