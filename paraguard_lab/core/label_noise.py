@@ -1,5 +1,6 @@
-"""Rates corrected for the label errors that blind readings measured (`docs/method.md`,
-Labels). All of it ours.
+"""Rates corrected for the label errors that blind annotations measured.
+
+All of it is ours (`docs/method.md`, Labels).
 
 Redrawing labels at random would not help: wrong labels scatter over clusters, which
 makes DR as labelled too high, and redrawing scatters more. The functions here solve
@@ -25,7 +26,7 @@ def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
     rate : float or numpy.ndarray, in [0, 1]
         Share of prompts labelled as rejected.
     precision, missed : float or numpy.ndarray, in [0, 1]
-        Share of rejections, and of acceptances, that refuse according to readings.
+        Share of rejections, and of acceptances, that refuse according to annotations.
 
     Examples
     --------
@@ -36,8 +37,7 @@ def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
 
 
 def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
-    """Return DR of the true decisions if the errors of labels depend on the decision
-    alone.
+    """Return DR of the true decisions if label errors depend on the decision alone.
 
     Such errors shrink the covariance of two paraphrases by the square of the slope of
     labels on decisions, and DR is one minus that covariance over the variance.
@@ -55,36 +55,33 @@ def true_dr(dr: float, rate: float, precision: float, missed: float) -> float:
     >>> round(true_dr(0.64, 0.5, 0.9, 0.1), 9)  # 1 - 0.36 / 0.8**2
     0.4375
     """
-    t, slope = true_rate(rate, precision, missed), precision - missed
+    slope = precision - missed
     if slope <= 0 or not 0 < rate < 1:
         return np.nan
-    return float(1 - (1 - dr) * t * (1 - t) / (rate * (1 - rate) * slope**2))
+    true = true_rate(rate, precision, missed)
+    return float(1 - (1 - dr) * true * (1 - true) / (rate * (1 - rate) * slope**2))
 
 
 def dr_inflation(
     rate: float, precision: float, missed: float, n: tuple[int, int]
 ) -> float:
-    """Return the factor by which estimating both shares of `true_dr` inflates 1 - DR on
-    average.
+    """Return the factor by which estimated shares inflate 1 - DR of `true_dr`.
 
-    It is close to 1 and holds the second-order terms of the Taylor expansion; `n`
-    counts rejections and acceptances read.
+    It is close to 1 and holds the second-order terms of the Taylor expansion in both
+    shares; `n` counts the rejections and the acceptances that were read.
     """
-    t, slope = true_rate(rate, precision, missed), precision - missed
-    spread = t * (1 - t)
-    if spread <= 0:
+    true = true_rate(rate, precision, missed)
+    slope = precision - missed
+    variance = true * (1 - true)
+    if variance <= 0:
         return 1.0
-    own, other = precision * (1 - precision) / n[0], missed * (1 - missed) / n[1]
-    of_t, common = (
-        rate**2 * own + (1 - rate) ** 2 * other,
-        rate * own - (1 - rate) * other,
-    )
-    return (
-        1
-        + 3 * (own + other) / slope**2
-        - of_t / spread
-        - 2 * (1 - 2 * t) * common / (spread * slope)
-    )
+    error_precision = precision * (1 - precision) / n[0]
+    error_missed = missed * (1 - missed) / n[1]
+    error_true = rate**2 * error_precision + (1 - rate) ** 2 * error_missed
+    covariance = rate * error_precision - (1 - rate) * error_missed
+    from_slope = 3 * (error_precision + error_missed) / slope**2
+    from_both = 2 * (1 - 2 * true) * covariance / (variance * slope)
+    return 1 + from_slope - error_true / variance - from_both
 
 
 def correct_label_noise(
@@ -97,6 +94,7 @@ def correct_label_noise(
 
     Parameters
     ----------
+    clusters : ClusterBootstrap
     decided : DataFrame
         From `disagreement.count_decisions`.
     precision, missed : (int, int)
@@ -112,58 +110,52 @@ def correct_label_noise(
         shares. NaN if a side has answers of which none was read, or if labels say
         nothing about decisions.
     """
-    n, r = (
-        clusters.sums(decided["cluster_id"], decided[name])
-        for name in ("n", "rejected")
-    )
-    rate = float(r.sum() / n.sum())
-    sides = {"precision": (precision, r.sum()), "missed": (missed, n.sum() - r.sum())}
-    if any(there and not read for (_, read), there in sides.values()):
-        return dict.fromkeys(("frr", "dr"), clusters.undefined())
-    shares = {
-        name: hits / read if read else 0.0 for name, ((hits, read), _) in sides.items()
-    }
-    rng, drawn = np.random.default_rng(SEED), {}
-    for name, ((hits, read), there) in sides.items():
-        middle = (hits + JEFFREYS_PRIOR) / (read + 2 * JEFFREYS_PRIOR)
-        wide = (
-            rng.beta(
-                hits + JEFFREYS_PRIOR,
-                read - hits + JEFFREYS_PRIOR,
-                len(clusters.counts),
-            )
-            - middle
-        )
-        drawn[name] = middle + wide * np.sqrt(
-            max(1 - read / there, 0.0) if there else 1.0
-        )
+    n = clusters.sums(decided["cluster_id"], decided["n"])
+    rejected = clusters.sums(decided["cluster_id"], decided["rejected"])
+    rejections = rejected.sum()
+    acceptances = n.sum() - rejections
+    if (rejections and not precision[1]) or (acceptances and not missed[1]):
+        return {"frr": clusters.undefined(), "dr": clusters.undefined()}
+    rng = np.random.default_rng(SEED)
+    resamples = len(clusters.counts)
+    share, drawn = _draw_share(rng, precision, rejections, resamples)
+    share_missed, drawn_missed = _draw_share(rng, missed, acceptances, resamples)
+    rate = float(rejections / n.sum())
+    dr = disagreement.estimate_disagreement(clusters, decided)
     with np.errstate(divide="ignore", invalid="ignore"):
-        labelled = (clusters.counts @ r) / (clusters.counts @ n)
-        found = {
-            "frr": Estimate.percentile(
-                true_rate(rate, **shares), true_rate(labelled, **drawn)
-            )
-        }
-        t, own = (
-            true_rate(rate, **drawn),
-            disagreement.estimate_disagreement(clusters, decided),
+        labelled = (clusters.counts @ rejected) / (clusters.counts @ n)
+        frr = Estimate.percentile(
+            true_rate(rate, share, share_missed),
+            true_rate(labelled, drawn, drawn_missed),
         )
-        false, lost = (
-            rate * (1 - drawn["precision"]) / (1 - t),
-            (1 - rate) * drawn["missed"] / t,
-        )
-        slope = 1 - false - lost
-        refuses = (labelled - false) / slope
-        refuses = np.where((refuses > 0) & (refuses < 1), refuses, np.nan)
-        meaning = (
-            (1 - own.draws)
-            * labelled
-            * (1 - labelled)
-            / (slope**2 * refuses * (1 - refuses))
-        )
-    value = true_dr(own[0], rate, **shares)
+        # Error rates of labels, which stay the same in every resample of clusters.
+        true = true_rate(rate, drawn, drawn_missed)
+        false_alarm = rate * (1 - drawn) / (1 - true)
+        overlooked = (1 - rate) * drawn_missed / true
+        slope = 1 - false_alarm - overlooked
+        refused = (labelled - false_alarm) / slope
+        refused = np.where((refused > 0) & (refused < 1), refused, np.nan)
+        covariance = (1 - dr.draws) * labelled * (1 - labelled)
+        draws = 1 - covariance / (slope**2 * refused * (1 - refused))
+    value = true_dr(dr.value, rate, share, share_missed)
     if np.isfinite(value):
-        value = 1 - (1 - value) / dr_inflation(
-            rate, **shares, n=(precision[1], missed[1])
-        )
-    return found | {"dr": Estimate.percentile(value, 1 - meaning)}
+        n_read = (precision[1], missed[1])
+        value = 1 - (1 - value) / dr_inflation(rate, share, share_missed, n_read)
+    return {"frr": frr, "dr": Estimate.percentile(value, draws)}
+
+
+def _draw_share(
+    rng: np.random.Generator, read: tuple[int, int], labelled: float, resamples: int
+) -> tuple[float, np.ndarray]:
+    """Return a share of refusals among answers read, and draws from its posterior.
+
+    The draws spread less the more of all answers with that label were read.
+    """
+    hits, n_read = read
+    share = hits / n_read if n_read else 0.0
+    a = hits + JEFFREYS_PRIOR
+    b = n_read - hits + JEFFREYS_PRIOR
+    middle = a / (n_read + 2 * JEFFREYS_PRIOR)
+    unread = max(1 - n_read / labelled, 0.0) if labelled else 1.0
+    deviations = rng.beta(a, b, resamples) - middle
+    return share, middle + deviations * np.sqrt(unread)
