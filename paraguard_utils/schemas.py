@@ -1,13 +1,14 @@
 """The columns of every file, in one place, checked on write and on read."""
 
-from collections.abc import Iterable
-from typing import NoReturn, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
 from paraguard_utils.core.decisions import LABELS
+from paraguard_utils.core.strategies import SEED, STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
@@ -28,11 +29,6 @@ ANSWER_KINDS = (
     "on_topic",
     "degenerate",
 )  # what an answer is made of, whether it refuses or not (`labels.substance`)
-
-STRATEGIES = ("lexical", "register", "softening", "hardening", "rewrite")
-"""The paper's four strategies; keyword softening / hardening is one of them, in two
-directions.
-"""
 
 TOPICAL = (
     "yes",
@@ -118,7 +114,7 @@ SCHEMAS = {
         prompt_id=_text(unique=True),
         cluster_id=_text(),
         variant=_count(),
-        strategy=_one_of(("seed", *STRATEGIES)),
+        strategy=_one_of((SEED, *STRATEGIES)),
         text=_text(unique=True),
         source=_text(),
         category=_text(),
@@ -237,18 +233,44 @@ SCHEMAS = {
 }
 
 
-Corpus: TypeAlias = pd.DataFrame
-Seeds: TypeAlias = pd.DataFrame
-Candidates: TypeAlias = pd.DataFrame
-Traces: TypeAlias = pd.DataFrame
-Labels: TypeAlias = pd.DataFrame
-Tokens: TypeAlias = pd.DataFrame
-Pairs: TypeAlias = pd.DataFrame
-Scores: TypeAlias = pd.DataFrame
-Table: TypeAlias = pd.DataFrame
-"""What a frame holds: the columns of the schema of that name (a table has its
-function's).
-"""
+if TYPE_CHECKING:
+
+    class _Frame:
+        """A data frame whose kind mypy knows."""
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+        def __contains__(self, key: object) -> bool: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def __len__(self) -> int: ...
+
+    class Corpus(_Frame): ...
+
+    class Seeds(_Frame): ...
+
+    class Candidates(_Frame): ...
+
+    class Traces(_Frame): ...
+
+    class Labels(_Frame): ...
+
+    class Tokens(_Frame): ...
+
+    class Pairs(_Frame): ...
+
+    class Scores(_Frame): ...
+
+    class Table(_Frame): ...
+
+else:
+    Corpus = Seeds = Candidates = pd.DataFrame
+    Traces = Labels = Tokens = pd.DataFrame
+    Pairs = Scores = Table = pd.DataFrame
+
+# A frame's type says what it holds: the columns of the schema of that name (those of a
+# table are its function's). They are all data frames; only mypy tells them apart, so
+# that labels passed for scores are an error before anything runs.
 
 
 COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
