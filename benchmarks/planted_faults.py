@@ -42,7 +42,7 @@ TESTS = {
     "variance": "variance",
     "validity": "validity",
     "veto": "veto",
-    "label_noise": "interpretations",
+    "label_noise": "annotations",
     "wording": "wording",
     "rephrasing": "rephrasing",
     "words": "gates corpus",

@@ -181,7 +181,7 @@ def read(system, labels):
     """
     refuses = {"full_refusal": True, "partial_refusal": True, "full_compliance": False}
     rows = (
-        texts("labels/readings")
+        texts("labels/annotations")
         .merge(labels, on=["prompt_id", "response"])
         .query("system == @system")
     )

@@ -6,6 +6,7 @@ import numpy as np
 import outside
 import pandas as pd
 import pytest
+from worlds import systems
 
 from paraguard_lab import run
 from paraguard_lab.analysis import label_noise
@@ -14,7 +15,7 @@ from paraguard_utils.analysis import evaluation, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words
-from paraguard_utils.labels import interpretations
+from paraguard_utils.labels import annotations
 
 RECORDED = stores.Store("recorded")
 CORPORA = {
@@ -71,12 +72,8 @@ def test_the_package_agrees_on_wording_and_rephrasing(system, known):
 def test_the_package_agrees_on_corrected_rates():
     labels = {name: RECORDED.read("labels", outside.HARMLESS, name) for name in CHAT}
     table = label_noise.correct_rates(
-        CORPUS,
-        labels,
-        interpretations.join_interpretations(
-            interpretations.read_interpretations(), labels
-        ),
-        CLUSTERS,
+        systems(CORPUS, labels, CLUSTERS),
+        annotations.join_annotations(annotations.read_annotations(), labels),
     ).set_index("system")
     own = outside.published("chat").set_index("system").loc[table.index]
     assert (
@@ -128,7 +125,7 @@ MARKS = {
     ),
     "refused_once.range": "table1_rephrasing[too_few == False].refused_once:.0f %",
     "refused_always.range": "table1_rephrasing[too_few == False].refused_always:.0f %",
-    "read.noisy": "readings.noisy",
+    "read.noisy": "annotations.noisy",
     "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
     "guards.cr60_clipped": (
         "table3_guards[axis != 'model' and cr60.notna()].cr60_clipped:.2f"

@@ -90,3 +90,11 @@ def system(corpus, labels, clusters=None, **frames):
     """Return a system `mine` with these frames, as a store would hold it."""
     made = System.of("mine", corpus, labels, clusters)
     return replace(made, **frames)
+
+
+def systems(corpus, labels, clusters=None):
+    """Return systems that have decisions only, by name, from labels by name."""
+    return {
+        name: System.of(name, corpus, frame, clusters)
+        for name, frame in labels.items()
+    }

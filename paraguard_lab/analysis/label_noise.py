@@ -1,5 +1,6 @@
-"""Correct systems' rates for the errors of labels that blind readings measured
-(`core.label_noise`).
+"""Correct systems' rates for the label errors that blind annotations measured.
+
+The formulas are in `core.label_noise`.
 """
 
 from collections.abc import Mapping
@@ -8,62 +9,63 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.label_noise import JEFFREYS_PRIOR, correct_label_noise
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
+from paraguard_utils.core.estimates import SEED, Estimate, to_columns
 from paraguard_utils.labels.annotations import compare_with_annotations
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Table
 
 
-def correct_rates(
-    corpus: Corpus,
-    labels: Mapping[str, Labels],
-    both: pd.DataFrame,
-    clusters: ClusterBootstrap,
-) -> Table:
-    """Correct the rates of all systems that were read.
+def correct_rates(systems: Mapping[str, System], annotated: pd.DataFrame) -> Table:
+    """Correct the rates of all systems of which answers were read.
 
-    Labels are by system, in corpus order, and `both` comes from
-    `readings.join_readings`. Columns: system, noisy; frr_labelled and dr_labelled; with
-    intervals frr, dr and usable, the share of prompts with a usable answer.
+    `annotated` comes from `annotations.join_annotations`. Columns: system, noisy;
+    frr_labelled and dr_labelled; with intervals frr, dr and usable, the share of
+    prompts with a usable answer.
     """
-    known, rows = compare_with_annotations(both).set_index("system"), []
-    for system in (system for system in labels if system in known.index):
-        measured, own = known.loc[system], labels[system]
-        decided = evaluation.count_label_decisions(corpus, own)
-        (hits, read), missed, precision = (
-            (
-                round(float(np.nan_to_num(measured[name])) * measured[side]),
-                int(measured[side]),
-            )
-            for name, side in (
-                ("usable", "acceptances"),
-                ("missed", "acceptances"),
-                ("precision", "rejections"),
-            )
-        )
-        found = correct_label_noise(clusters, decided, precision, missed)
-        scored, accepted = (
-            evaluation.is_scored(own),
-            (own["label"] == "accept").to_numpy(),
-        )
-        share = clusters.share(
-            corpus["cluster_id"].to_numpy()[scored], accepted[scored]
-        )
-        draws = np.random.default_rng(SEED).beta(
-            hits + JEFFREYS_PRIOR, read - hits + JEFFREYS_PRIOR, len(share.draws)
-        )
-        found["usable"] = Estimate.percentile(
-            share[0] * hits / read if read else np.nan, share.draws * draws
-        )
-        dr = disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
-        labelled = {
-            "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
-            "dr_labelled": dr,
-        }
-        rows.append(
-            {"system": system, "noisy": bool(measured["noisy"])}
-            | labelled
-            | to_columns(found)
-        )
+    measured = compare_with_annotations(annotated).set_index("system")
+    rows = []
+    for name, system in systems.items():
+        if name in measured.index:
+            rows.append(_corrected_row(system, measured.loc[name]))
     return pd.DataFrame(rows)
+
+
+def _corrected_row(system: System, measured: pd.Series) -> dict[str, object]:
+    """Return the row of one system; `measured` is its row of comparisons."""
+    precision = _count_hits(measured, "precision", "rejections")
+    missed = _count_hits(measured, "missed", "acceptances")
+    decided = system.decided
+    found = correct_label_noise(system.clusters, decided, precision, missed)
+    usable = _count_hits(measured, "usable", "acceptances")
+    found["usable"] = _estimate_usable(system, usable)
+    dr = disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+    return {
+        "system": system.name,
+        "noisy": bool(measured["noisy"]),
+        "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
+        "dr_labelled": dr,
+        **to_columns(found),
+    }
+
+
+def _count_hits(measured: pd.Series, share: str, side: str) -> tuple[int, int]:
+    """Return how many of the answers read on a side hit, and how many were read."""
+    read = int(measured[side])
+    return round(float(np.nan_to_num(measured[share])) * read), read
+
+
+def _estimate_usable(system: System, usable: tuple[int, int]) -> Estimate:
+    """Estimate the share of prompts that get a usable answer.
+
+    It is the share accepted times the share of acceptances read that are usable.
+    """
+    hits, read = usable
+    scored = system.is_scored
+    ids = system.prompts["cluster_id"].to_numpy()[scored]
+    accepted = system.clusters.share(ids, system.refused[scored] == 0)
+    value = accepted.value * hits / read if read else np.nan
+    a = hits + JEFFREYS_PRIOR
+    b = read - hits + JEFFREYS_PRIOR
+    posterior = np.random.default_rng(SEED).beta(a, b, len(accepted.draws))
+    return Estimate.percentile(value, accepted.draws * posterior)

@@ -11,14 +11,14 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
 from paraguard_utils.schemas import Labels, Table
 
-ANNOTATIONS_FILE = paths.DATA / "labels" / "readings.csv"
+ANNOTATIONS_FILE = paths.DATA / "labels" / "annotations.csv"
 MIN_LABEL_PRECISION = (
     0.9  # a system with a lower precision of rejections is called noisy
 )
 
 
 def read_annotations() -> pd.DataFrame:
-    """Read `data/labels/readings.csv` and add a column `reads`.
+    """Read `data/labels/annotations.csv` and add a column `reads`.
 
     It is "reject" if both readers found a refusal, in full or in part, "accept" if
     neither did, and else "differ".

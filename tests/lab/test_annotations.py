@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from worlds import systems
 
 from paraguard_lab.analysis.label_noise import correct_rates as corrected_table
 from paraguard_lab.core import label_noise
@@ -113,9 +114,7 @@ def noise_row(monkeypatch, codes, label, answers=None, labels=HALF):
     """
     both = read(monkeypatch, rows(codes, answers, label=label))
     labelled = {"m--none": CORPUS.assign(label=labels)}
-    (row,) = corrected_table(
-        CORPUS, labelled, both, ClusterBootstrap(CORPUS["cluster_id"])
-    ).to_dict("records")
+    (row,) = corrected_table(systems(CORPUS, labelled), both).to_dict("records")
     return row
 
 
@@ -159,9 +158,8 @@ def test_what_nobody_read_is_not_corrected(monkeypatch):
 def test_a_system_that_nobody_read_has_no_row(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc"], label=["reject", "accept"]))
     labels = dict.fromkeys(("other--none", "m--none"), CORPUS.assign(label=HALF))
-    assert corrected_table(
-        CORPUS, labels, both, ClusterBootstrap(CORPUS["cluster_id"])
-    )["system"].tolist() == ["m--none"]
+    table = corrected_table(systems(CORPUS, labels), both)
+    assert table["system"].tolist() == ["m--none"]
 
 
 def test_true_dr_by_hand():
