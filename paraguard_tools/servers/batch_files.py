@@ -1,5 +1,7 @@
-"""Ask a model by files in the form of OpenAI's batch service, where a request's key is
-its `custom_id`.
+"""Query a model by files in the form of OpenAI's batch service.
+
+A request's key is its `custom_id`. We write the requests and read the results; the user
+has them answered in between.
 """
 
 import contextlib
@@ -8,31 +10,55 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from paraguard_tools.servers import served, stops
+from paraguard_tools.servers import stops
+from paraguard_tools.servers.completions import (
+    EMPTY_TRACE,
+    Capabilities,
+    PromptLayout,
+    blocked_row,
+    parse_completion,
+)
+from paraguard_tools.servers.served import ServedModel
 from paraguard_utils import paths, unsafe
 from paraguard_utils.errors import DataError
-from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.schemas import Corpus, Traces
-from paraguard_utils.stores import WHOLE, Shard, write_text
+from paraguard_utils.models.backends import BackendSource
+from paraguard_utils.models.prompting import Decoding, PromptContext, Workload
+from paraguard_utils.schemas import Traces
+from paraguard_utils.settings import SERVED_PREFIX, Settings
+from paraguard_utils.stores import write_text
 
+# The beginning of a `base_url` that is a folder of requests and results
+FILE_SCHEME = "file://"
 # Of files of requests; every other `.jsonl` file of the folder holds results
 REQUESTS_SUFFIX = ".requests.jsonl"
-BATCH_CAPABILITIES = served.Capabilities(
-    "answer tokens", 20, "max_completion_tokens"
-)  # nobody can ask what it returns
+# Nobody can ask what the service returns
+BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
+
+
+def takes(settings: Settings) -> bool:
+    """Return whether the parameters name a folder of requests and results."""
+    return settings.base_url.startswith(FILE_SCHEME)
+
+
+def resolve(settings: Settings) -> list[BackendSource]:
+    """Return the model whose requests and results are in the folder."""
+    folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()
+    name = settings.model.removeprefix(SERVED_PREFIX)
+    return [BatchFiles(name, folder, settings.model)]
 
 
 @dataclass(frozen=True)
-class BatchFiles(served.ServedModel):
-    """A model asked by a folder of requests and results.
+class BatchFiles(ServedModel):
+    """A model behind a folder of requests and results.
 
     `argument` is the parameter `model` that named it.
     """
 
+    keeps_answers: ClassVar[bool] = True
     folder: Path
     argument: str = ""
 
@@ -41,126 +67,113 @@ class BatchFiles(served.ServedModel):
 
         The system prompt is a system turn.
         """
-        return self.served_context(
-            served.PromptLayout(system_prompt_text or None, ""),
-            BATCH_CAPABILITIES,
-            decoding,
-        )
+        layout = PromptLayout(system_prompt_text or None, "")
+        return self.make_context(layout, BATCH_CAPABILITIES, decoding)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
-        told = traces.loc[traces["response"].fillna("") != "", "next_ids"].map(len) > 0
-        level, top = (
-            (BATCH_CAPABILITIES.level, BATCH_CAPABILITIES.top)
-            if len(told) and told.all()
-            else ("text", 0)
-        )
+        level = "text"
+        top = 0
+        answered = traces[traces["response"].fillna("") != ""]
+        if len(answered) and answered["next_ids"].map(len).gt(0).all():
+            level = BATCH_CAPABILITIES.level
+            top = BATCH_CAPABILITIES.top
         return {"level": level, "top_tokens": top, "served_as": self.served_as}
 
-    def answers(
-        self,
-        corpus: Corpus,
-        context: PromptContext,
-        system: str,
-        known: set[str],
-        batch: int,
-        shard: Shard = WHOLE,
-    ) -> Iterator[Traces]:
+    def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
         """Yield the trace rows of results in the folder.
 
-        Write requests for prompts without, and for those that failed.
-
-        A file of results that is none raises `DataError`, and so do prompts whose
-        answers must not lie in a file.
+        Write requests for prompts without, and for those that failed. A file of results
+        that is none raises `DataError`, and so do prompts whose answers must not be in
+        a file.
         """
-        unsafe.refuse_unsafe(corpus, "asking by files")
-        corpus = corpus.iloc[shard[0] - 1 :: shard[1]]
-        results, framing = (
-            self._results(),
-            served.PromptLayout(**json.loads(context.prefix)),
-        )
-        rows: list[dict[str, Any]] = []
-        missing: list[dict[str, Any]] = []
-        for prompt in corpus[~corpus["prompt_id"].isin(known)].itertuples(index=False):
+        unsafe.refuse_unsafe(workload.prompts, "asking by files")
+        number, shards = workload.shard
+        prompts = workload.prompts.iloc[number - 1 :: shards]
+        unknown = prompts[~prompts["prompt_id"].isin(workload.known)]
+        results = self._read_results()
+        layout = PromptLayout(**json.loads(context.prefix))
+        rows = []
+        requests = []
+        for prompt in unknown.itertuples(index=False):
             key = context.key(prompt.text)
+            reason = "error"
             if key in results:
-                rows.append(
-                    {"prompt_id": prompt.prompt_id, "key": key}
-                    | _row(results[key], framing)
-                )
-            if key not in results or rows[-1]["finish_reason"] == "error":
-                body = {
-                    "model": self.served_as,
-                    "messages": framing.messages(prompt.text),
-                }
-                body |= BATCH_CAPABILITIES.options(context.decoding)
-                missing.append(
-                    {
-                        "custom_id": key,
-                        "method": "POST",
-                        "url": "/v1/chat/completions",
-                        "body": body,
-                    }
-                )
-        if missing:
-            file = (
-                self.folder / f"{system}-{missing[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
-            )
-            write_text(file, "".join(f"{json.dumps(request)}\n" for request in missing))
-            told = (
-                f"{len(missing)} requests are written to {paths.display_path(file)}:"
-                " have them answered, and put the"
-            )
-            then = (
-                f"results into {paths.display_path(self.folder)} as a .jsonl file; then"
-                " run the same command again"
-            )
-            print(told, then, file=sys.stderr)
+                row = {"prompt_id": prompt.prompt_id, "key": key}
+                row |= _read_result(results[key], layout)
+                rows.append(row)
+                reason = row["finish_reason"]
+            if reason == "error":
+                messages = layout.messages(prompt.text)
+                requests.append(self._make_request(key, messages, context.decoding))
+        if requests:
+            self._write_requests(requests, workload.title)
         if rows:
             yield pd.DataFrame(rows)
 
-    def _results(self) -> dict[str, Mapping[str, Any]]:
+    def _make_request(
+        self, key: str, messages: list[dict[str, str]], decoding: Decoding
+    ) -> dict[str, Any]:
+        options = BATCH_CAPABILITIES.options(decoding)
+        return {
+            "custom_id": key,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": self.served_as, "messages": messages, **options},
+        }
+
+    def _write_requests(self, requests: list[dict[str, Any]], system: str) -> None:
+        name = f"{system}-{requests[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"
+        file = self.folder / name
+        write_text(file, "".join(f"{json.dumps(request)}\n" for request in requests))
+        print(
+            f"{len(requests)} requests are written to {paths.display_path(file)}: have"
+            f" them answered, and put the results into"
+            f" {paths.display_path(self.folder)} as a .jsonl file; then run the same"
+            " command again",
+            file=sys.stderr,
+        )
+
+    def _read_results(self) -> dict[str, Mapping[str, Any]]:
         """Read all results in the folder, by key.
 
         A result that succeeded replaces one that failed.
         """
-        found: dict[str, Mapping[str, Any]] = {}
-        for file in sorted(
-            {*self.folder.glob("*.jsonl")} - {*self.folder.glob(f"*{REQUESTS_SUFFIX}")}
-        ):
-            for number, line in enumerate(
-                file.read_bytes().split(b"\n"), 1
-            ):  # a text may hold other line ends
+        results: dict[str, Mapping[str, Any]] = {}
+        for file in sorted(self.folder.glob("*.jsonl")):
+            if file.name.endswith(REQUESTS_SUFFIX):
+                continue
+            # A text may hold other line ends
+            for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
                 if not line.strip():
                     continue
                 try:
                     result = json.loads(line)
-                    key, _ = result["custom_id"], _status(result)
+                    key = result["custom_id"]
+                    _status(result)
                 except (ValueError, LookupError, TypeError, AttributeError):
                     raise DataError(
                         f"{paths.display_path(file)}: line {number} is no result of a"
                         " batch; keep other files elsewhere"
                     ) from None
-                if key not in found or _status(found[key]) != 200:
-                    found[key] = result
-        return found
+                if key not in results or _status(results[key]) != 200:
+                    results[key] = result
+        return results
 
 
 def _status(result: Mapping[str, Any]) -> int:
-    return int((result.get("response") or {}).get("status_code") or 0)
+    response = result.get("response") or {}
+    return int(response.get("status_code") or 0)
 
 
-def _row(result: Mapping[str, Any], framing: served.PromptLayout) -> dict[str, Any]:
+def _read_result(result: Mapping[str, Any], layout: PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    body, ended = (result.get("response") or {}).get("body"), _status(result) == 200
-    if ended and body:
-        with contextlib.suppress(
-            LookupError, TypeError, AttributeError
-        ):  # no choice in it
-            return served.parse_completion(body, framing, BATCH_CAPABILITIES)
-    stop = (
-        stops.find_stop(body)
-        if ended
-        else stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
-    )
-    return served.blocked_row(stop) if stop else dict(served.EMPTY_TRACE)
+    body = (result.get("response") or {}).get("body")
+    if _status(result) == 200:
+        # There may be no choice in it
+        with contextlib.suppress(LookupError, TypeError, AttributeError):
+            return parse_completion(body, layout, BATCH_CAPABILITIES)
+        stop = stops.find_stop(body)
+    else:
+        stop = stops.find_stop_in_error(body) or stops.find_stop_in_error(result)
+    return blocked_row(stop) if stop else dict(EMPTY_TRACE)

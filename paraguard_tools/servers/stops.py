@@ -1,9 +1,8 @@
-"""Find a provider's stop of an answer (`docs/method.md`, Labels), as
-`data/provider_stops.csv` lists them.
+"""Find a provider's stop of an answer (`docs/method.md`, Labels).
 
-A stop is found in the body of a response or of an error, in a finish reason, or in the
-words that a product shows in place of an answer. It counts as a refusal of the system,
-whichever part of the system refused.
+`data/provider_stops.csv` lists them. A stop is found in the body of a response or of an
+error, in a finish reason, or in the words that a product shows in place of an answer.
+It counts as a refusal of the system, whichever part of the system refused.
 """
 
 import re
@@ -19,13 +18,15 @@ STOPS_FILE = paths.DATA / "provider_stops.csv"
 ANY_VALUE = "*"
 TEXT_FIELD = "text"  # the field of rows that are words in place of an answer
 OPENING_CHARS = 600  # characters of an answer in which such words are looked for
+_CATEGORY_CHARS = 80
 
 _REASON = re.compile(r"(?P<value>[^()]+?)(?: \((?P<category>[^()]*)\))?")
 
 
 class Stop(NamedTuple):
-    """A stop: the provider, what it calls the stop, and what it says it was about, ""
-    if it does not say.
+    """A stop: the provider, what it calls the stop, and what it says it was about.
+
+    The category is "" if it does not say.
     """
 
     provider: str
@@ -38,27 +39,40 @@ class Stop(NamedTuple):
         return f"{self.value} ({self.category})" if self.category else self.value
 
 
+class ListedReason(NamedTuple):
+    """A finish reason, or the code of an error, that is a stop.
+
+    With `takes_word` any word may follow the value.
+    """
+
+    provider: str
+    value: str
+    takes_word: bool
+
+
 @cache
-def _listed(texts: bool) -> list[Any]:
-    """Return the rows about texts, or those about bodies: provider, field, value and
-    category of each.
+def _read_listed(texts: bool) -> list[Any]:
+    """Return the rows about texts, or those about bodies.
+
+    Their columns are provider, field, value and category.
     """
     frame = pd.read_csv(STOPS_FILE, keep_default_na=False)
-    return list(frame[(frame["field"] == TEXT_FIELD) == texts].itertuples())
+    is_text = frame["field"] == TEXT_FIELD
+    return list(frame[is_text == texts].itertuples())
 
 
 @cache
-def _reasons() -> dict[str, tuple[str, str, bool]]:
-    """Return provider, value, and whether any word may follow, by finish reason or code
-    of an error in lower case.
-    """
-    found: dict[str, tuple[str, str, bool]] = {}
-    for row in _listed(texts=False):
-        name, any_value = row.field.rpartition(".")[2], row.value == ANY_VALUE
+def _list_reasons() -> dict[str, ListedReason]:
+    """Return the listed reasons by their value in lower case."""
+    reasons: dict[str, ListedReason] = {}
+    for row in _read_listed(texts=False):
+        name = row.field.rpartition(".")[2]
+        takes_word = row.value == ANY_VALUE
+        value = name if takes_word else row.value
         if name not in ("type", "refusal"):
-            said = name if any_value else row.value
-            found.setdefault(said.lower(), (row.provider, said, any_value))
-    return found
+            reason = ListedReason(row.provider, value, takes_word)
+            reasons.setdefault(value.lower(), reason)
+    return reasons
 
 
 def find_stop(body: object) -> Stop | None:
@@ -71,35 +85,38 @@ def find_stop(body: object) -> Stop | None:
     >>> find_stop({"choices": [{"finish_reason": "stop"}]}) is None
     True
     """
-    for row in _listed(texts=False):
-        path, any_value = row.field.split("."), row.value == ANY_VALUE
-        for there in _values(body, path):
-            if (
-                isinstance(there, str)
-                and there
-                and (any_value or there.lower() == row.value.lower())
-            ):
-                said = (
-                    row.value
-                    if not any_value
-                    else path[-1]
-                    if path[-1] == "refusal"
-                    else f"{path[-1]} {there}"
-                )
-                return Stop(row.provider, said, _category(body, row.category))
+    for row in _read_listed(texts=False):
+        path = row.field.split(".")
+        for value in _values_at(body, path):
+            if isinstance(value, str) and value:
+                name = _name_stop(row.value, path[-1], value)
+                if name:
+                    return Stop(row.provider, name, _find_category(body, row.category))
     return None
 
 
-def find_stop_in_error(body: object, said: str = "") -> Stop | None:
-    """Find a stop in an error: in its body, with or without `error` around it, or in
-    its message.
+def _name_stop(listed: str, field: str, value: str) -> str:
+    """Return what a provider calls a stop; "" if the value of the field is none."""
+    if listed != ANY_VALUE:
+        return listed if value.lower() == listed.lower() else ""
+    # A refusal's value is its text
+    return field if field == "refusal" else f"{field} {value}"
+
+
+def find_stop_in_error(body: object, message: str = "") -> Stop | None:
+    """Find a stop in an error: in its body, or in its message.
+
+    The body is with or without `error` around it.
     """
-    found = find_stop(body) or find_stop({"error": body}) or find_stop_in_text(said)
-    return found or (
-        find_stop_in_reason("content_filter")
-        if "content_filter" in f"{said} {body}"
-        else None
-    )
+    stop = find_stop(body) or find_stop({"error": body}) or find_stop_in_text(message)
+    if stop is None and "content_filter" in f"{message} {body}":
+        return find_stop_in_reason("content_filter")
+    return stop
+
+
+def find_stop_in_answer(reason: object, text: object) -> Stop | None:
+    """Find a stop in an answer's finish reason or text."""
+    return find_stop_in_reason(reason) or find_stop_in_text(text)
 
 
 def find_stop_in_reason(reason: object) -> Stop | None:
@@ -113,13 +130,12 @@ def find_stop_in_reason(reason: object) -> Stop | None:
     match = _REASON.fullmatch(reason.strip()) if isinstance(reason, str) else None
     if not match:
         return None
-    field, *more = match["value"].split(" ")
-    provider, value, any_word = _reasons().get(field.lower(), ("", "", False))
-    if not provider or (
-        more and not any_word
-    ):  # a word follows, as in `blockReason OTHER`
+    name, _, word = match["value"].partition(" ")
+    listed = _list_reasons().get(name.lower())
+    if listed is None or (word and not listed.takes_word):
         return None
-    return Stop(provider, " ".join([value, *more]), match["category"] or "")
+    value = f"{listed.value} {word}" if word else listed.value
+    return Stop(listed.provider, value, match["category"] or "")
 
 
 def find_stop_in_text(text: object) -> Stop | None:
@@ -127,61 +143,59 @@ def find_stop_in_text(text: object) -> Stop | None:
 
     Examples
     --------
-    >>> find_stop_in_text("Invalid prompt: your prompt was flagged as potentially violating our usage policy.").provider
+    >>> text = "Invalid prompt: your prompt was flagged as potentially violating our"
+    >>> find_stop_in_text(f"{text} usage policy.").provider
     'openai'
     """
-    opening = (
-        " ".join(text[:OPENING_CHARS].replace("\u2019", "'").split()).lower()
-        if isinstance(text, str)
-        else ""
-    )
-    return next(
-        (
-            Stop(row.provider, "block text")
-            for row in _listed(texts=True)
-            if row.value.lower() in opening
-        ),
-        None,
-    )
+    if not isinstance(text, str):
+        return None
+    opening = text[:OPENING_CHARS].replace("\u2019", "'")
+    words = " ".join(opening.split()).lower()
+    for row in _read_listed(texts=True):
+        if row.value.lower() in words:
+            return Stop(row.provider, "block text")
+    return None
 
 
-def _values(body: object, path: list[str]) -> Iterator[object]:
-    """Yield what lies at a path, through every item of a list on the way."""
+def _values_at(body: object, path: list[str]) -> Iterator[object]:
+    """Yield what a body has at a path, through every item of a list on the way."""
     if isinstance(body, list):
         for item in body:
-            yield from _values(item, path)
+            yield from _values_at(item, path)
     elif not path:
         yield body
     elif isinstance(body, Mapping) and path[0] in body:
-        yield from _values(body[path[0]], path[1:])
+        yield from _values_at(body[path[0]], path[1:])
 
 
-def _category(body: object, field: str) -> str:
-    """Return what a stop was about: a name, or the names of those that are said to have
-    filtered or blocked.
+def _find_category(body: object, field: str) -> str:
+    """Return what a stop was about.
+
+    That is a name, or the names of what is said to have filtered or blocked.
     """
     names: list[str] = []
-    for there in _values(body, field.split(".")) if field else ():
-        if isinstance(there, str):
-            names.append(there)
-        elif isinstance(there, Mapping):
-            names += _filtered(there)
-    return ", ".join(dict.fromkeys(re.sub(r"[()]", "", name) for name in names))[:80]
+    values = _values_at(body, field.split(".")) if field else ()
+    for value in values:
+        if isinstance(value, str):
+            names.append(value)
+        elif isinstance(value, Mapping):
+            names += _list_filters(value)
+    plain = [re.sub(r"[()]", "", name) for name in names]
+    return ", ".join(dict.fromkeys(plain))[:_CATEGORY_CHARS]
 
 
-def _filtered(there: Mapping[str, Any]) -> list[str]:
-    """Return names from Gemini's ratings, `{category, blocked}`, and from Azure's
-    results, `{name: {filtered}}`.
+def _list_filters(rating: Mapping[str, Any]) -> list[str]:
+    """Return the names of what filtered or blocked.
+
+    Gemini's ratings are `{category, blocked}`, Azure's results `{name: {filtered}}`.
     """
-    if isinstance(there.get("category"), str):
-        return (
-            [there["category"].removeprefix("HARM_CATEGORY_").lower()]
-            if there.get("blocked")
-            else []
-        )
-    found = {name: about for name, about in there.items() if isinstance(about, Mapping)}
-    return [
-        name
-        for name, about in found.items()
-        if about.get("filtered") is True or about.get("detected") is True
-    ]
+    category = rating.get("category")
+    if isinstance(category, str):
+        name = category.removeprefix("HARM_CATEGORY_").lower()
+        return [name] if rating.get("blocked") else []
+    names = []
+    for name, result in rating.items():
+        marks = result if isinstance(result, Mapping) else {}
+        if marks.get("filtered") is True or marks.get("detected") is True:
+            names.append(name)
+    return names

@@ -1,72 +1,120 @@
-"""Find what answers for a model's name: weights on this machine or a cluster, a server,
-or a folder of files.
+"""Find what answers for a model's name, and say what such a backend does.
+
+Local weights answer here. Other packages add servers, clusters or files of requests:
+their modules are entry points of the group `paraguard.backends`.
 """
 
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from paraguard_tools.servers import batch_files, ray_cluster, served
-from paraguard_utils import registry
-from paraguard_utils.models import loading
-from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.settings import RAY_DEVICE, SERVED_PREFIX, Settings
+from paraguard_utils import registry, seams
+from paraguard_utils.models import loading, local
+from paraguard_utils.models.prompting import Decoding, PromptContext, Workload
+from paraguard_utils.schemas import Traces
+from paraguard_utils.settings import QueryOptions
 
-# The beginning of a `base_url` that is a folder of requests and results
-FILE_SCHEME = "file://"
-
-Backend: TypeAlias = (
-    LocalBackend
-    | ray_cluster.ClusterBackend
-    | served.ServerBackend
-    | batch_files.BatchFiles
-)
-"""What answers prompts; its `name` begins system names, and `argument` is the parameter
-`model` that named it.
-"""
-
-BackendSource: TypeAlias = (
-    loading.ModelSource | served.ServerBackend | batch_files.BatchFiles
-)
-"""What `open_backend` opens: all have `name`, as in system names, `weights_id` and
-`argument`.
-"""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
-def resolve_backends(settings: Settings) -> list[BackendSource]:
+class Backend(Protocol):
+    """What answers prompts: loaded weights, a server, a cluster, a folder of files."""
+
+    @property
+    def name(self) -> str:
+        """The beginning of system names."""
+
+    @property
+    def argument(self) -> str:
+        """The parameter `model` that named it."""
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase | None":
+        """What knows the control tokens that no prompt may contain; None if unknown."""
+
+    def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
+        """Return what decides an answer beside the user's words."""
+
+    def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
+        """Yield the traces of a workload, some prompts at a time."""
+
+    def facts(self, traces: Traces) -> Mapping[str, object]:
+        """Return what the meta file of traces records beside the context."""
+
+
+class BackendSource(Protocol):
+    """A backend that was found and not opened yet.
+
+    `keeps_answers` says that answers pass through files that stay, so that no prompt
+    that asks for harm may be sent.
+    """
+
+    @property
+    def name(self) -> str:
+        """The beginning of system names."""
+
+    @property
+    def weights_id(self) -> str:
+        """What identifies the weights, as part of keys."""
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights, as part of keys."""
+
+    @property
+    def argument(self) -> str:
+        """The parameter `model` that named it."""
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether answers stay in files of the backend's."""
+
+    def open(self, settings: QueryOptions) -> Backend:
+        """Load the weights or connect; raise `ModelError` if that cannot be."""
+
+
+class BackendKind(Protocol):
+    """A module of the group `paraguard.backends`."""
+
+    def takes(self, settings: QueryOptions) -> bool:
+        """Return whether these parameters ask for this kind of backend."""
+
+    def resolve(self, settings: QueryOptions) -> list[BackendSource]:
+        """Find the models that the parameters name, without loading anything."""
+
+
+@dataclass(frozen=True)
+class LocalSource(loading.ModelSource):
+    """A model whose weights are on this machine."""
+
+    dtype: str
+    keeps_answers: ClassVar[bool] = False
+
+    def open(self, settings: QueryOptions) -> local.LocalBackend:
+        """Load the weights onto the device."""
+        loading.check_device(settings.device)
+        model = loading.load_model(
+            self, self.dtype, settings.device, settings.without_template
+        )
+        return local.LocalBackend(model)
+
+
+def resolve_models(settings: QueryOptions) -> list[loading.ModelSource]:
+    """Find the weights of the user's model, or of the default ones."""
+    names = [settings.model] if settings.model else registry.list_default_models()
+    return [loading.resolve_model(name) for name in names]
+
+
+def resolve_backends(settings: QueryOptions) -> list[BackendSource]:
     """Find the user's model, or the default ones, without loading anything.
 
-    An unknown name raises `ModelError`.
+    The first kind of backend that takes the parameters finds them, and else they are
+    local weights. An unknown name raises `ModelError`.
     """
-    if not settings.base_url:
-        names = [settings.model] if settings.model else registry.list_default_models()
-        return [loading.resolve_model(name) for name in names]
-    name = settings.model.removeprefix(SERVED_PREFIX)
-    if settings.base_url.startswith(FILE_SCHEME):
-        folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()
-        return [batch_files.BatchFiles(name, folder, settings.model)]
-    return [
-        served.ServerBackend(
-            name,
-            settings.base_url,
-            settings.concurrency,
-            settings.per_minute,
-            settings.model,
-        )
-    ]
-
-
-def open_backend(source: BackendSource, settings: Settings) -> Backend:
-    """Return what can be asked: local weights are loaded now, a cluster's when its
-    workers are first asked.
-    """
-    if not isinstance(source, loading.ModelSource):
-        return source
-    if settings.device == RAY_DEVICE:
-        return ray_cluster.ClusterBackend(
-            source, settings.dtype, settings.without_template
-        )
-    return LocalBackend(
-        loading.load_model(
-            source, settings.dtype, settings.device, settings.without_template
-        )
-    )
+    for name in seams.find_extensions("backends"):
+        kind: BackendKind = seams.load_extension("backends", name)
+        if kind.takes(settings):
+            return kind.resolve(settings)
+    sources = resolve_models(settings)
+    return [LocalSource(**vars(source), dtype=settings.dtype) for source in sources]

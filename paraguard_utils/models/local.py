@@ -1,9 +1,10 @@
-"""Ask a model whose weights are loaded: prompts to tokens, tokens to batches, batches
+"""Query a model whose weights are loaded: prompts to tokens, tokens to batches, batches
 to traces.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -11,82 +12,78 @@ from tqdm import tqdm
 
 from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.prompting import (
-    OPEN_THOUGHT_PATTERN,
     Decoding,
     PromptContext,
     Request,
+    Workload,
 )
-from paraguard_utils.schemas import Corpus, Traces
-from paraguard_utils.stores import WHOLE, Shard
+from paraguard_utils.schemas import Traces
+
+Batch: TypeAlias = Sequence[Request]
 
 
 class WeightsBackend(ABC):
     """A model whose weights are loaded, here or elsewhere.
 
-    Its prompts are tokenized here by `reader`.
+    Its prompts are tokenized here, by `reader`.
     """
 
     def __init__(self, reader: loading.ModelReader) -> None:
-        self.reader, self.tokenizer, self.name, self.argument = (
-            reader,
-            reader.tokenizer,
-            reader.name,
-            reader.argument,
-        )
+        self.reader = reader
+        self.tokenizer = reader.tokenizer
+        self.name = reader.name
+        self.argument = reader.argument
 
     def context(self, system_prompt_text: str, decoding: Decoding) -> PromptContext:
         """Return what decides an answer beside the user's words."""
-        rendered = prompting.render_system_prompt(self.tokenizer, system_prompt_text)
+        before, after = prompting.render_system_prompt(
+            self.tokenizer, system_prompt_text
+        )
         return PromptContext(
-            self.reader.weights_id, self.reader.dtype, *rendered, decoding
+            self.reader.weights_id, self.reader.dtype, before, after, decoding
         )
 
     @abstractmethod
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
 
-    def answers(
-        self,
-        corpus: Corpus,
-        context: PromptContext,
-        system: str,
-        known: set[str],
-        batch: int,
-        shard: Shard = WHOLE,
-    ) -> Iterator[Traces]:
-        """Ask the prompts that are not known, batch by batch.
+    def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
+        """Query the prompts of a workload batch by batch, and yield their traces.
 
         Of a shard (i, n), every n-th batch from the i-th on.
         """
-        from paraguard_utils.models.engine import count_shared_tokens
+        from paraguard_utils.models import engine
 
-        asked = prompting.tokenize_prompts(corpus, self.tokenizer, context)
-        groups, size = _groups(
-            asked, known, batch, context.decoding.max_new_tokens, shard
+        requests = prompting.tokenize_prompts(workload.prompts, self.tokenizer, context)
+        batches = engine.split_into_batches(
+            requests, workload.batch, context.decoding.max_new_tokens
         )
-        if not groups:
+        number, shards = workload.shard
+        batches = batches[number - 1 :: shards]
+        remaining = find_remaining_batches(
+            batches, workload, context.decoding.max_new_tokens
+        )
+        if not remaining:
             return
-        prefix = asked[0].token_ids[: count_shared_tokens(asked)]
-        done = size - sum(
-            map(len, groups)
-        )  # progress is shown if the system has a name
+        prefix = requests[0].token_ids[: engine.count_shared_tokens(requests)]
         with tqdm(
-            total=size, initial=done, desc=system, unit="prompt", disable=not system
+            total=_count_requests(batches),
+            initial=_count_requests(batches) - _count_requests(remaining),
+            desc=workload.title,
+            unit="prompt",
+            disable=not workload.title,
         ) as bar:
-            for rows in self._asked(groups, prefix, context):
-                yield rows
-                bar.update(len(rows))
+            for traces in self.answer_batches(remaining, prefix, context):
+                yield traces
+                bar.update(len(traces))
 
     @abstractmethod
-    def _asked(
-        self,
-        groups: list[list[Request]],
-        prefix: tuple[int, ...],
-        context: PromptContext,
+    def answer_batches(
+        self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
     ) -> Iterator[Traces]:
-        """Ask batches of requests that all begin with the prefix.
+        """Query batches of requests that all begin with the prefix.
 
-        Yield trace rows as they come.
+        Yield traces as they come.
         """
 
 
@@ -99,66 +96,66 @@ class LocalBackend(WeightsBackend):
 
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
-        weight = self.model.network.get_input_embeddings().get_parameter("weight")
-        return weight.detach()[ids].float().cpu().numpy().astype(np.float16)
+        layer = self.model.network.get_input_embeddings()
+        rows = layer.get_parameter("weight").detach()[ids]
+        return rows.float().cpu().numpy().astype(np.float16)
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
         return {"device": str(self.model.network.device)}
 
-    def _asked(
-        self,
-        groups: list[list[Request]],
-        prefix: tuple[int, ...],
-        context: PromptContext,
+    def answer_batches(
+        self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
     ) -> Iterator[Traces]:
-        yield from map(make_batch_runner(self.model, prefix, context), groups)
+        """Query batches one after another."""
+        run_batch = make_batch_runner(self.model, prefix, context)
+        for batch in batches:
+            yield run_batch(batch)
 
 
 def make_batch_runner(
     model: loading.LoadedModel, prefix: tuple[int, ...], context: PromptContext
-) -> Callable[[Sequence[Request]], Traces]:
-    """Return a function from a batch of requests, all beginning with the prefix, to
-    trace rows in the same order.
+) -> Callable[[Batch], Traces]:
+    """Return a function from a batch of requests to their traces, in the same order.
+
+    All requests begin with the prefix.
     """
     from paraguard_utils.models.engine import Engine
 
     temperature = getattr(context.decoding, "temperature", 0.0)
     engine = Engine(model, prefix, context.decoding.max_new_tokens, temperature)
-    opened = OPEN_THOUGHT_PATTERN.search(context.suffix)
+    open_thought = prompting.OPEN_THOUGHT_PATTERN.search(context.suffix)
 
-    def ask(group: Sequence[Request]) -> Traces:
-        rows = pd.DataFrame(engine.ask(group))
-        if opened:
-            rows["response"] = f"{opened[1]}\n" + rows["response"]
-        return rows
+    def run_batch(batch: Batch) -> Traces:
+        traces = pd.DataFrame(engine.ask(batch))
+        if open_thought:
+            traces["response"] = f"{open_thought[1]}\n" + traces["response"]
+        return traces
 
-    return ask
+    return run_batch
 
 
-def _groups(
-    asked: list[Request], known: set[str], size: int, more: int, shard: Shard = WHOLE
-) -> tuple[list[list[Request]], int]:
-    """Return the batches still to be asked, and how many prompts there are in all."""
+def find_remaining_batches(
+    batches: Sequence[Batch], workload: Workload, max_new_tokens: int
+) -> list[Batch]:
+    """Return the batches that are still to be queried.
+
+    A batch decides the padding, and with it the last bits of every number. So a resumed
+    run keeps the batches of which nothing is known as they are in an unbroken run; the
+    rest of the others comes last, in batches of its own.
+    """
     from paraguard_utils.models.engine import split_into_batches
 
-    # A batch decides the padding and with it the last bits of every number, so resumed
-    # runs and shards keep the batches of the unbroken run of which nothing is known;
-    # the rest comes last.
-    whole = split_into_batches(asked, size, more)[shard[0] - 1 :: shard[1]]
-    open_ = [
-        [request for request in group if request.prompt_id not in known]
-        for group in whole
-    ]
-    kept = [
-        group
-        for group, left in zip(whole, open_, strict=True)
-        if len(left) == len(group)
-    ]
-    rest = [
-        request
-        for group, left in zip(whole, open_, strict=True)
-        if len(left) < len(group)
-        for request in left
-    ]
-    return kept + split_into_batches(rest, size, more), sum(map(len, whole))
+    whole = []
+    rest = []
+    for batch in batches:
+        unknown = [r for r in batch if r.prompt_id not in workload.known]
+        if len(unknown) == len(batch):
+            whole.append(batch)
+        else:
+            rest += unknown
+    return whole + split_into_batches(rest, workload.batch, max_new_tokens)
+
+
+def _count_requests(batches: Collection[Batch]) -> int:
+    return sum(len(batch) for batch in batches)

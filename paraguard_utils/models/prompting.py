@@ -1,10 +1,10 @@
-"""Turn a prompt into what a model is asked: system prompts, chat templates, decoding, keys
+"""Turn a prompt into what a model reads: system prompts, chat templates, decoding, keys
 (`docs/method.md`, Asking).
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.stores import WHOLE, Shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 # For chat templates that ask for one, so that no prompt changes overnight
 TEMPLATE_DATE = "01 Jan 2025"
 SERVED_SUFFIX = "-served"  # the ending of a served model's name in system names
+BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
+CHARACTERS_PER_TOKEN = 4  # about, in English
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
-OPEN_THOUGHT_PATTERN = re.compile(
-    r"(<think(?:ing)?>)\s*\Z"
-)  # the template opens it: the answer begins inside it
+# A template may open a thinking block: then the answer begins inside it
+OPEN_THOUGHT_PATTERN = re.compile(r"(<think(?:ing)?>)\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,14 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Sampling(Decoding):
-    """How answers are sampled: each token from the whole distribution (top-p 1) at a
-    temperature > 0.
+    """How answers are drawn: each token from the whole distribution (top-p 1).
+
+    The temperature is above 0. The same prompt and the same `draw` give the same
+    answer, whatever the batch.
     """
 
     method: str = "sampling"
     temperature: float = 0.7
-    # The same prompt and the same number give the same answer, whatever the batch
     draw: int = 0
 
 
@@ -66,14 +70,17 @@ class PromptContext:
     def _decoding_key(self) -> str:
         return repr(sorted(asdict(self.decoding).items()))
 
+    def render(self, text: str) -> str:
+        """Return a prompt as the model reads it."""
+        return self.prefix + text + self.suffix
+
     def key(self, text: str) -> str:
-        """Return the key of one prompt: 32 hex digits."""
-        parts = (
-            self.weights_id,
-            self.prefix + text + self.suffix,
-            self._decoding_key,
-            self.dtype,
-        )
+        """Return the key of one prompt: 32 hex digits.
+
+        A trace with this key answers this text, by these weights, under this system
+        prompt, with this decoding and dtype.
+        """
+        parts = (self.weights_id, self.render(text), self._decoding_key, self.dtype)
         return hashlib.sha256("\x1f".join(parts).encode("utf-8")).hexdigest()[:32]
 
 
@@ -89,6 +96,21 @@ class Request:
     token_ids: tuple[int, ...]
     user_start: int
     user_end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """The prompts that a backend has to answer.
+
+    Those with a `known` prompt_id are left out; of a `shard` (i, n), a backend answers
+    the i-th of n parts. `title` names the progress bar; "" shows none.
+    """
+
+    prompts: Corpus
+    known: Collection[str] = frozenset()
+    batch: int = BATCH_SIZE
+    shard: Shard = WHOLE
+    title: str = ""
 
 
 def make_system_name(model_name: str, system_prompt: str) -> str:
@@ -110,28 +132,22 @@ def render_chat(
     tokenizer: "PreTrainedTokenizerBase",
     turns: list[dict[str, Any]],
     template: str = "",
-    **given: Any,
+    **variables: Any,
 ) -> str:
-    """Render chat turns by a template, else by the tokenizer's own.
+    """Render chat turns by a template, or else by the tokenizer's own.
 
     Both get `TEMPLATE_DATE` instead of the clock.
     """
     template = template or tokenizer.get_chat_template()
-    if (
-        "strftime_now" in template
-    ):  # a macro of that name hides the clock that transformers offers to templates
-        template = (
-            "{%- macro strftime_now(format) -%}"
-            + TEMPLATE_DATE
-            + "{%- endmacro %}"
-            + template
-        )
-    given = {"date_string": TEMPLATE_DATE, **given}
-    return str(
-        tokenizer.apply_chat_template(
-            turns, tokenize=False, chat_template=template, **given
-        )
+    if "strftime_now" in template:
+        # A macro of that name hides the clock that transformers offers to templates
+        macro = "{%- macro strftime_now(format) -%}" + TEMPLATE_DATE + "{%- endmacro %}"
+        template = macro + template
+    variables.setdefault("date_string", TEMPLATE_DATE)
+    rendered = tokenizer.apply_chat_template(
+        turns, tokenize=False, chat_template=template, **variables
     )
+    return str(rendered)
 
 
 def find_control_strings(
@@ -139,27 +155,25 @@ def find_control_strings(
 ) -> list[str]:
     """Return the strings that a tokenizer reads as control tokens, longest first.
 
-    Any added token in `frame` is one.
+    Any added token in `frame` is one: some tokenizers do not mark the control tokens of
+    their own chat template as special.
     """
-    # Some tokenizers do not mark the control tokens of their own chat template as
-    # special.
-    added = tokenizer.added_tokens_decoder.values()
-    found = {
-        str(token) for token in added if token.special or str(token) in frame
-    } | set(tokenizer.all_special_tokens)
-    return sorted(
-        (text for text in found if len(text) > 1 and not text.isspace()),
-        key=lambda text: (-len(text), text),
-    )
+    strings = set(tokenizer.all_special_tokens)
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special or str(token) in frame:
+            strings.add(str(token))
+    strings = {text for text in strings if len(text) > 1 and not text.isspace()}
+    return sorted(strings, key=lambda text: (-len(text), text))
 
 
 def defuse_control_strings(text: str, strings: Sequence[str]) -> str:
-    """Turn control strings in a text into plain text by a space after their first
-    character.
+    """Turn control strings in a text into plain text.
+
+    A space after the first character does so.
     """
     control = re.compile("|".join(map(re.escape, strings)))
     while strings and control.search(text):
-        text = control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        text = control.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
     return text
 
 
@@ -168,41 +182,37 @@ def render_system_prompt(
     system_prompt_text: str,
     earlier: Sequence[dict[str, str]] = (),
 ) -> tuple[str, str]:
-    """Render a system prompt through a chat template.
-
-    Return the text before and after the user's words.
+    """Render a system prompt; return the text before and after the user's words.
 
     Without a system prompt an empty system turn may keep a template from inserting its
-    own. `earlier` turns stand before the user's. A template that changes the user's
+    own. `earlier` turns come before the user's. A template that changes the user's
     text, or puts nothing before it, raises `ModelError`.
     """
     from jinja2.exceptions import TemplateError
 
     def render(system: str | None, user: str) -> str:
-        turns = [{"role": "system", "content": system}] if system is not None else []
-        turns += [*earlier, {"role": "user", "content": user}]
-        # If a template offers thinking: the first token must be the answer's.
+        turns = [*earlier, {"role": "user", "content": user}]
+        if system is not None:
+            turns.insert(0, {"role": "system", "content": system})
+        # If a template offers thinking: the first token must be the answer's
         return render_chat(
             tokenizer, turns, add_generation_prompt=True, enable_thinking=False
         )
 
     try:
-        with_system = render(system_prompt_text, _PLACEHOLDER)
+        with_system_turn = render(system_prompt_text, _PLACEHOLDER)
     except TemplateError:
-        with_system = None
-    if system_prompt_text:
-        rendered = with_system or ""
-        if (
-            system_prompt_text not in rendered
-        ):  # some templates drop a system turn silently
-            rendered = render(None, f"{system_prompt_text}\n\n{_PLACEHOLDER}")
-    else:
-        rendered = min(
-            (r for r in (render(None, _PLACEHOLDER), with_system) if r is not None),
-            key=len,
-        )
-    before, found, after = rendered.partition(_PLACEHOLDER)
-    if not found or _PLACEHOLDER in after or system_prompt_text not in before:
+        with_system_turn = ""
+    rendered = with_system_turn
+    if not system_prompt_text:
+        without_system_turn = render(None, _PLACEHOLDER)
+        if not rendered or len(without_system_turn) <= len(rendered):
+            rendered = without_system_turn
+    elif system_prompt_text not in rendered:
+        # Some templates drop a system turn silently
+        rendered = render(None, f"{system_prompt_text}\n\n{_PLACEHOLDER}")
+    before, _, after = rendered.partition(_PLACEHOLDER)
+    if rendered.count(_PLACEHOLDER) != 1 or system_prompt_text not in before:
         raise ModelError(
             "the chat template does not render the user's text once and as it is"
         )
@@ -216,31 +226,37 @@ def render_system_prompt(
 
 def count_shared(first: Sequence[object], second: Sequence[object]) -> int:
     """Return how many leading items two sequences share."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
+    shared = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        shared += 1
+    return shared
 
 
 def describe_cost(
     texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1
 ) -> str:
-    """Say in words what asking texts costs: each `times` times, with `around` more
-    characters in a prompt.
+    """Say in words how many prompts and tokens a query of texts takes.
+
+    Each text is sent `times` times, with `around` more characters in a prompt.
     """
-    count = times * len(texts)
-    read = (
-        times * (texts.str.len().sum() + around * len(texts)) / 4
-    )  # about four letters in a token
+    prompts = times * len(texts)
+    characters = times * texts.str.len().sum() + around * prompts
+    thousands = max(round(characters / CHARACTERS_PER_TOKEN, -3), 1000)
     return (
-        f"{count:,} prompts to ask, about {max(round(read, -3), 1000):,.0f} tokens in"
-        f" and at most {decoding.max_new_tokens * count:,} out"
+        f"{prompts:,} prompts to ask, about {thousands:,.0f} tokens in"
+        f" and at most {decoding.max_new_tokens * prompts:,} out"
     )
 
 
 def check_prompts(
-    corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase | None" = None
+    corpus: Corpus, tokenizer: "PreTrainedTokenizerBase | None" = None
 ) -> None:
-    """Raise `DataError` if a text starts or ends with white space, or contains a
-    control token of the tokenizer.
+    """Raise `DataError` if a model cannot read a text as it is.
+
+    A text may not start or end with white space, nor contain a control token of the
+    tokenizer.
     """
     specials = sorted(set(tokenizer.all_special_tokens)) if tokenizer else []
     for row in corpus.itertuples():
@@ -258,25 +274,40 @@ def check_prompts(
 
 
 def tokenize_prompts(
-    corpus: pd.DataFrame, tokenizer: "PreTrainedTokenizerBase", context: PromptContext
+    corpus: Corpus, tokenizer: "PreTrainedTokenizerBase", context: PromptContext
 ) -> list[Request]:
-    """Render and tokenize every prompt of a corpus (columns prompt_id, text) with a
-    fast tokenizer.
-    """
-    rendered = [context.prefix + text + context.suffix for text in corpus["text"]]
-    encoded = tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
-    asked = []
-    for row, ids, offsets in zip(
+    """Render and tokenize every prompt (columns prompt_id, text), by a fast tokenizer."""
+    encoded = tokenizer(
+        [context.render(text) for text in corpus["text"]],
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+    )
+    requests = []
+    for row, token_ids, offsets in zip(
         corpus.itertuples(),
         encoded["input_ids"],
         encoded["offset_mapping"],
         strict=True,
     ):
-        start, end = len(context.prefix), len(context.prefix) + len(row.text)
-        own = [i for i, (a, b) in enumerate(offsets) if b > start and a < end and b > a]
-        asked.append(
+        start = len(context.prefix)
+        user_tokens = _find_tokens(offsets, start, start + len(row.text))
+        requests.append(
             Request(
-                row.prompt_id, context.key(row.text), tuple(ids), own[0], own[-1] + 1
+                row.prompt_id,
+                context.key(row.text),
+                tuple(token_ids),
+                user_tokens[0],
+                user_tokens[-1] + 1,
             )
         )
-    return asked
+    return requests
+
+
+def _find_tokens(offsets: list[tuple[int, int]], start: int, end: int) -> list[int]:
+    """Return the tokens with a character in the half-open range from start to end."""
+    tokens = []
+    for number, (first, behind) in enumerate(offsets):
+        is_empty = first == behind
+        if not is_empty and behind > start and first < end:
+            tokens.append(number)
+    return tokens

