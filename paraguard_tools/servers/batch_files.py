@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
@@ -28,27 +28,25 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.prompting import Decoding, PromptContext, Workload
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import SERVED_PREFIX, Settings
+from paraguard_utils.settings import FILE_SCHEME, SERVED_PREFIX, QueryOptions
 from paraguard_utils.stores import write_text
 
-# The beginning of a `base_url` that is a folder of requests and results
-FILE_SCHEME = "file://"
 # Of files of requests; every other `.jsonl` file of the folder holds results
 REQUESTS_SUFFIX = ".requests.jsonl"
 # Nobody can ask what the service returns
 BATCH_CAPABILITIES = Capabilities("answer tokens", 20, "max_completion_tokens")
 
 
-def takes(settings: Settings) -> bool:
+def takes(options: QueryOptions) -> bool:
     """Return whether the parameters name a folder of requests and results."""
-    return settings.base_url.startswith(FILE_SCHEME)
+    return options.base_url.startswith(FILE_SCHEME)
 
 
-def resolve(settings: Settings) -> list[BackendSource]:
+def resolve(options: QueryOptions) -> list[BackendSource]:
     """Return the model whose requests and results are in the folder."""
-    folder = Path(settings.base_url.removeprefix(FILE_SCHEME)).expanduser()
-    name = settings.model.removeprefix(SERVED_PREFIX)
-    return [BatchFiles(name, folder, settings.model)]
+    folder = Path(options.base_url.removeprefix(f"{FILE_SCHEME}//")).expanduser()
+    name = options.model.removeprefix(SERVED_PREFIX)
+    return [BatchFiles(name, folder, options.model)]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class BatchFiles(ServedModel):
     `argument` is the parameter `model` that named it.
     """
 
-    keeps_answers: ClassVar[bool] = True
     folder: Path
     argument: str = ""
 

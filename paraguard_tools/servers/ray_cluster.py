@@ -25,19 +25,19 @@ from paraguard_utils.models import backends, loading, local
 from paraguard_utils.models.local import Batch
 from paraguard_utils.models.prompting import PromptContext, Request
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import RAY_DEVICE, Settings
+from paraguard_utils.settings import RAY_DEVICE, QueryOptions
 
 
-def takes(settings: Settings) -> bool:
+def takes(options: QueryOptions) -> bool:
     """Return whether the parameters name a cluster."""
-    return settings.device == RAY_DEVICE and not settings.base_url
+    return options.device == RAY_DEVICE and not options.base_url
 
 
-def resolve(settings: Settings) -> list[backends.BackendSource]:
+def resolve(options: QueryOptions) -> list[backends.BackendSource]:
     """Find the user's model, or the default ones, on this machine."""
     return [
-        ClusterSource(**vars(source), dtype=settings.dtype)
-        for source in backends.resolve_models(settings)
+        ClusterSource(**vars(source), dtype=options.dtype)
+        for source in backends.resolve_models(options)
     ]
 
 
@@ -45,10 +45,10 @@ def resolve(settings: Settings) -> list[backends.BackendSource]:
 class ClusterSource(backends.LocalSource):
     """A model whose weights every machine of a cluster finds by the same name."""
 
-    def open(self, settings: Settings) -> "ClusterBackend":
+    def open(self, options: QueryOptions) -> "ClusterBackend":
         """Connect to the cluster; the workers load the weights when queried first."""
         connect_ray()
-        return ClusterBackend(self, self.dtype, settings.without_template)
+        return ClusterBackend(self, self.dtype, options.without_template)
 
 
 def connect_ray() -> ModuleType:

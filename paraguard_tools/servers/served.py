@@ -66,19 +66,19 @@ _LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 PROBE_TEXTS = ("Hello there", "What now")
 
 
-def takes(settings: QueryOptions) -> bool:
+def takes(options: QueryOptions) -> bool:
     """Return whether the parameters name a server."""
-    return settings.base_url.startswith("http")
+    return options.base_url.startswith("http")
 
 
-def resolve(settings: QueryOptions) -> list[BackendSource]:
+def resolve(options: QueryOptions) -> list[BackendSource]:
     """Return the model that the parameters name; nothing is sent to its server yet."""
     backend = ServerBackend(
-        settings.model.removeprefix(SERVED_PREFIX),
-        settings.base_url,
-        settings.concurrency,
-        settings.per_minute,
-        settings.model,
+        options.model.removeprefix(SERVED_PREFIX),
+        options.base_url,
+        options.concurrency,
+        options.per_minute,
+        options.model,
     )
     return [backend]
 
@@ -93,7 +93,6 @@ class ServedModel:
 
     tokenizer: ClassVar[None] = None
     dtype: ClassVar[str] = SERVED_DTYPE
-    keeps_answers: ClassVar[bool] = False
     model: str
 
     @property
@@ -117,7 +116,7 @@ class ServedModel:
         """
         return self.model.rpartition("@")[0] or self.model
 
-    def open(self, settings: QueryOptions) -> Self:
+    def open(self, options: QueryOptions) -> Self:
         """Return the model itself, which is queried at the first prompt."""
         return self
 

@@ -6,7 +6,7 @@ their modules are entry points of the group `paraguard.backends`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from paraguard_utils import registry, seams
 from paraguard_utils.models import loading, local
@@ -44,11 +44,7 @@ class Backend(Protocol):
 
 
 class BackendSource(Protocol):
-    """A backend that was found and not opened yet.
-
-    `keeps_answers` says that answers pass through files that stay, so that no prompt
-    that asks for harm may be sent.
-    """
+    """A backend that was found and not opened yet."""
 
     @property
     def name(self) -> str:
@@ -66,21 +62,17 @@ class BackendSource(Protocol):
     def argument(self) -> str:
         """The parameter `model` that named it."""
 
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether answers stay in files of the backend's."""
-
-    def open(self, settings: QueryOptions) -> Backend:
+    def open(self, options: QueryOptions) -> Backend:
         """Load the weights or connect; raise `ModelError` if that cannot be."""
 
 
 class BackendKind(Protocol):
     """A module of the group `paraguard.backends`."""
 
-    def takes(self, settings: QueryOptions) -> bool:
+    def takes(self, options: QueryOptions) -> bool:
         """Return whether these parameters ask for this kind of backend."""
 
-    def resolve(self, settings: QueryOptions) -> list[BackendSource]:
+    def resolve(self, options: QueryOptions) -> list[BackendSource]:
         """Find the models that the parameters name, without loading anything."""
 
 
@@ -89,24 +81,23 @@ class LocalSource(loading.ModelSource):
     """A model whose weights are on this machine."""
 
     dtype: str
-    keeps_answers: ClassVar[bool] = False
 
-    def open(self, settings: QueryOptions) -> local.LocalBackend:
+    def open(self, options: QueryOptions) -> local.LocalBackend:
         """Load the weights onto the device."""
-        loading.check_device(settings.device)
+        loading.check_device(options.device)
         model = loading.load_model(
-            self, self.dtype, settings.device, settings.without_template
+            self, self.dtype, options.device, options.without_template
         )
         return local.LocalBackend(model)
 
 
-def resolve_models(settings: QueryOptions) -> list[loading.ModelSource]:
+def resolve_models(options: QueryOptions) -> list[loading.ModelSource]:
     """Find the weights of the user's model, or of the default ones."""
-    names = [settings.model] if settings.model else registry.list_default_models()
+    names = [options.model] if options.model else registry.list_default_models()
     return [loading.resolve_model(name) for name in names]
 
 
-def resolve_backends(settings: QueryOptions) -> list[BackendSource]:
+def resolve_backends(options: QueryOptions) -> list[BackendSource]:
     """Find the user's model, or the default ones, without loading anything.
 
     The first kind of backend that takes the parameters finds them, and else they are
@@ -114,7 +105,7 @@ def resolve_backends(settings: QueryOptions) -> list[BackendSource]:
     """
     for name in seams.find_extensions("backends"):
         kind: BackendKind = seams.load_extension("backends", name)
-        if kind.takes(settings):
-            return kind.resolve(settings)
-    sources = resolve_models(settings)
-    return [LocalSource(**vars(source), dtype=settings.dtype) for source in sources]
+        if kind.takes(options):
+            return kind.resolve(options)
+    sources = resolve_models(options)
+    return [LocalSource(**vars(source), dtype=options.dtype) for source in sources]
