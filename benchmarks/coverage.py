@@ -48,13 +48,14 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_lab.analysis import chance, validity, variance
+from paraguard_lab.report import findings
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import PAPER_WEIGHTS
-from paraguard_utils.report import findings
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
 RULES = ("independent", "clusters", "perplexity", "near-identical")
@@ -351,12 +352,12 @@ def instruction_rows(cell):
             rng.choice([-own_idea, own_idea], (n, 2)), 3, axis=1
         )
         label = np.where(rng.random((n, 6)) < chances, "reject", "accept")
-        labels = {
-            one: pd.DataFrame({"label": own})
+        clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
+        systems = {
+            one: System.of(one, corpus, pd.DataFrame({"label": own}), clusters)
             for one, own in zip(INSTRUCTIONS, label.T, strict=True)
         }
-        clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
-        row = variance.split_instruction_variance(name, corpus, labels, clusters)
+        row = variance.split_instruction_variance(name, systems)
         for part, value in truth.items():
             low, high = row[f"{part}_low"], row[f"{part}_high"]
             found.append((part, row[part], low <= value / total <= high, low > 0))

@@ -243,8 +243,8 @@ FAULTS = [
     ),
     Fault(
         "variance._drawn_shares",
-        "(within - same + same * inverse / n)",
-        "(within - same)",
+        "within - same + same * sums.inverse / sums.n",
+        "within - same",
     ),
     Fault("variance.style_residuals", "fit(x[~out], y[~out])", "fit(x, y)"),
     Fault(
@@ -259,8 +259,8 @@ FAULTS = [
     ),
     Fault(
         "variance.split_variance",
-        "1 - ratio[2], 1 - ratio[1]",
-        "1 - ratio[1], 1 - ratio[2]",
+        "1 - dr.high, 1 - dr.low",
+        "1 - dr.low, 1 - dr.high",
     ),
     Fault(
         "validity.pair_held_out",

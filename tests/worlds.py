@@ -93,8 +93,5 @@ def system(corpus, labels, clusters=None, **frames):
 
 
 def systems(corpus, labels, clusters=None):
-    """Return systems that have decisions only, by name, from labels by name."""
-    return {
-        name: System.of(name, corpus, frame, clusters)
-        for name, frame in labels.items()
-    }
+    """Return systems that have decisions only, from labels by name."""
+    return [System.of(name, corpus, frame, clusters) for name, frame in labels.items()]

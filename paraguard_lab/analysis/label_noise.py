@@ -3,7 +3,7 @@
 The formulas are in `core.label_noise`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from paraguard_utils.labels.annotations import compare_with_annotations
 from paraguard_utils.schemas import Table
 
 
-def correct_rates(systems: Mapping[str, System], annotated: pd.DataFrame) -> Table:
+def correct_rates(systems: Iterable[System], annotated: pd.DataFrame) -> Table:
     """Correct the rates of all systems of which answers were read.
 
     `annotated` comes from `annotations.join_annotations`. Columns: system, noisy;
@@ -25,9 +25,9 @@ def correct_rates(systems: Mapping[str, System], annotated: pd.DataFrame) -> Tab
     """
     measured = compare_with_annotations(annotated).set_index("system")
     rows = []
-    for name, system in systems.items():
-        if name in measured.index:
-            rows.append(_corrected_row(system, measured.loc[name]))
+    for system in systems:
+        if system.name in measured.index:
+            rows.append(_corrected_row(system, measured.loc[system.name]))
     return pd.DataFrame(rows)
 
 

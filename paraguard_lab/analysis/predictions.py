@@ -1,8 +1,11 @@
-"""Judge predictions (`docs/method.md`), and tabulate `benchmarks/known_truth.py` and
-`benchmarks/sentiment.py`.
+"""Judge predictions, and tabulate simulations of known truth and of sentiment.
+
+The predictions are explained in `docs/method.md`; the simulations come from
+`benchmarks/known_truth.py` and `benchmarks/sentiment.py`.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +17,8 @@ from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 PREDICTIONS_FILE = paths.DATA / "predictions.csv"
-SUBJECT_COLUMNS = (
-    "system",
-    "first",
-    "second",
-    "remedy",
-    "guard",
-    "score",
-)  # what a row is about
+SUBJECT_COLUMNS = ("system", "first", "second", "remedy", "guard", "score")
+"""What a row of a table is about: the columns that name it."""
 
 VERDICT_COLUMNS = (
     "number",
@@ -35,72 +32,77 @@ VERDICT_COLUMNS = (
 
 
 def read_predictions() -> Table:
-    """Return the measures of predictions, which rows of which table decide them, and
-    between which limits.
-    """
+    """Read the predictions: measures, the rows that decide them, and their limits."""
     return pd.read_csv(PREDICTIONS_FILE, keep_default_na=False)
 
 
 def judge_interval(
     low: float, high: float, least: float = -np.inf, most: float = np.inf
 ) -> str:
-    """Return whether a prediction `holds` (the whole interval lies between two limits),
-    `fails` or is `open`.
+    """Return whether a prediction `holds`, `fails` or is `undecided`.
+
+    It holds if the whole interval lies between the two limits, and fails if the whole
+    interval lies on the other side of one of them.
     """
     if not np.isfinite([low, high]).all():
         return "undecided"
     if least < low and high < most:
         return "holds"
-    return "fails" if high <= least or low >= most else "undecided"
+    if high <= least or low >= most:
+        return "fails"
+    return "undecided"
 
 
 def judge_predictions(tables: Mapping[str, Table]) -> Table:
-    """Judge the predictions about some tables, which are given by the names they have
-    in the file.
+    """Judge the predictions about some tables, given by their names in the file.
 
     Tables for 1 to 8 are from `prediction_tables`, rows for 18 from
     `remedies.effects.compare_with_control`. An empty table is passed over. Columns:
     number; about, of `SUBJECT_COLUMNS`; measure; value with its interval; verdict
-    (`judge_interval`, or `too_few`). A measure without an interval is judged by its value.
+    (`judge_interval`, or `too_few`). A measure without an interval is judged by its
+    value.
     """
-    found = []
-    for one in read_predictions().itertuples():
-        if not len(tables.get(one.table, ())):
+    judged = [pd.DataFrame(columns=["place", *VERDICT_COLUMNS])]
+    for prediction in read_predictions().itertuples():
+        table = tables.get(prediction.table)
+        if table is None or table.empty:
             continue
-        rows = tables[one.table].query(one.rows)
-        too_few = (
-            rows.eval(one.too_few) if one.too_few else pd.Series(False, rows.index)
-        )
-        names = rows[[name for name in SUBJECT_COLUMNS if name in rows]].itertuples()
-        values = rows[one.measure]
-        ends = (rows.get(f"{one.measure}{end}", values) for end in ("_low", "_high"))
-        for (place, *about), flagged, value, low, high in zip(
-            names, too_few, values, *ends, strict=True
-        ):
-            said = (
-                "too_few" if flagged else judge_interval(low, high, one.low, one.high)
-            )
-            found.append(
-                (
-                    one.number,
-                    place,
-                    " | ".join(about),
-                    one.measure,
-                    value,
-                    low,
-                    high,
-                    said,
-                )
-            )
-    frame = pd.DataFrame(
-        found, columns=[VERDICT_COLUMNS[0], "place", *VERDICT_COLUMNS[1:]]
+        rows = table.query(prediction.rows)
+        if len(rows):
+            judged.append(_judge_rows(prediction, rows))
+    frame = pd.concat(judged[1:] or judged)
+    frame = frame.sort_values(["number", "place"], kind="stable", ignore_index=True)
+    return frame.drop(columns="place")
+
+
+def _judge_rows(prediction: Any, rows: Table) -> Table:
+    """Judge one prediction by each of the rows of a table that it is about."""
+    subjects = rows[[name for name in SUBJECT_COLUMNS if name in rows]]
+    values = rows[prediction.measure]
+    lows = rows.get(f"{prediction.measure}_low", values)
+    highs = rows.get(f"{prediction.measure}_high", values)
+    verdicts = [
+        judge_interval(low, high, prediction.low, prediction.high)
+        for low, high in zip(lows, highs, strict=True)
+    ]
+    judged = pd.DataFrame(
+        {
+            "place": rows.index,
+            "number": prediction.number,
+            "about": subjects.agg(" | ".join, axis=1).to_numpy(),
+            "measure": prediction.measure,
+            "value": values.to_numpy(),
+            "value_low": lows.to_numpy(),
+            "value_high": highs.to_numpy(),
+            "verdict": verdicts,
+        }
     )
-    return frame.sort_values(
-        ["number", "place"], kind="stable", ignore_index=True
-    ).drop(columns="place")
+    if prediction.too_few:
+        too_few = rows.eval(prediction.too_few).to_numpy(bool)
+        judged.loc[too_few, "verdict"] = "too_few"
+    return judged
 
 
-# Measures that decisions and pairs give, and what they are called.
 MEASURE_TITLES = {
     name: MEASURES[name].heading
     for name in ("dr", "ci", "cr60", "cd", "excess", "flip_rate")
@@ -110,130 +112,113 @@ MEASURE_TITLES |= {
     "agreement": "agreement (SSI)",
     "pss": "PSS-like",
 }
+"""The measures that decisions and pairs give, with their titles."""
 
-USUAL_REFUSAL_RATE = 0.2  # refusal rate of the worlds in which wordings are compared
-SEEN_MODELS = (
-    "smollm2-135m-instruct-q4_1",
-    "qwen2.5-coder-0.5b-instruct-q4_k_m",
-)  # before predictions 1 to 8
+USUAL_REFUSAL_RATE = 0.2
+"""Refusal rate of the simulations in which wordings are compared."""
+
+SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
+"""Models whose rates were known before predictions 1 to 8 were written."""
 
 
-def known_truth_effects(worlds: Table) -> Table:
-    """Compare how far meaning, the refusal rate and wording move each measure in worlds
-    of known truth.
+def known_truth_effects(simulations: Table) -> Table:
+    """Compare what meaning, the refusal rate and wording change in each measure.
 
-    `worlds` has wording, frr, correlation, measure, mean, low, high. Columns: measure;
-    meaning, the mean at the highest latent correlation minus that at 0, at
-    `USUAL_REFUSAL_RATE` with wording left to chance ("dice"); chance, half the mean
-    width of the range that 95 % of worlds lie in; frr, the mean distance between the
-    highest and the lowest of the refusal rates; perplexity and length, how far means
-    lie from those of chance where that decides the wording. All but meaning are shares of
-    the size of meaning; NaN where meaning moves the measure by less than chance does.
+    `simulations` has wording, frr, correlation, measure, mean, low, high. Columns:
+    measure; meaning, the mean at the highest latent correlation minus that at 0, at
+    `USUAL_REFUSAL_RATE` with wording left to chance; chance, half the mean width of the
+    range that 95 % of simulations lie in; frr, the mean distance between the highest
+    and the lowest of the refusal rates; perplexity and length, how far means lie from
+    those of chance if that decides the wording. All but meaning are shares of the size
+    of meaning; NaN if meaning changes the measure by less than chance does.
     """
     rows = []
     for measure in MEASURE_TITLES:
-        own = worlds[worlds["measure"] == measure]
-        at_random = own[own["wording"] == "chance"]
-        usual = (
-            at_random[at_random["frr"] == USUAL_REFUSAL_RATE]
-            .set_index("correlation")
-            .sort_index()
-        )
+        of_measure = simulations[simulations["measure"] == measure]
+        by_wording = {
+            wording: frame.set_index("correlation").sort_index()
+            for wording, frame in of_measure.groupby("wording")
+        }
+        at_random = by_wording["chance"]
+        usual = at_random[at_random["frr"] == USUAL_REFUSAL_RATE]
         meaning = usual["mean"].iloc[-1] - usual["mean"].iloc[0]
         chance = (usual["high"] - usual["low"]).mean() / 2
         size = abs(meaning) if abs(meaning) >= chance else np.nan
-        rates = at_random.groupby("correlation")["mean"]
-        frr = (rates.max() - rates.min()).mean()
+        rates = at_random["mean"].groupby("correlation")
         row = {
             "measure": measure,
             "meaning": meaning,
             "chance": chance / size,
-            "frr": frr / size,
+            "frr": (rates.max() - rates.min()).mean() / size,
         }
         for wording in ("perplexity", "length"):
-            other = own[own["wording"] == wording].set_index("correlation")["mean"]
-            row[wording] = (other - usual["mean"]).abs().mean() / size
+            distance = (by_wording[wording]["mean"] - usual["mean"]).abs()
+            row[wording] = distance.mean() / size
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def noise_response(task: Table) -> Table:
-    """Count the systems in which a measure follows noise in the decisions, and the
-    overlap of the classes.
+    """Count the systems in which a measure follows noise and the overlap of classes.
 
-    `task` has system, overlap ("none", "quarter", "half"), noise and the measures.
-    Columns: measure; systems; rises_noise, the systems in which it rises at every step
-    of noise (agreement: falls); lowest and highest change from no noise to the most,
-    `noise_low` and `noise_high`; the same for overlap, without noise.
+    `task` has system, overlap ("none", "quarter", "half"), noise (in the decisions) and
+    the measures. Columns: measure; systems; rises_noise, the systems in which it rises
+    at every step of noise (agreement: falls); lowest and highest change from no noise
+    to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
     """
-    task = task.assign(
-        overlap=pd.Categorical(task["overlap"], ["none", "quarter", "half"])
-    )
-    parts = {
+    order = pd.Categorical(task["overlap"], ["none", "quarter", "half"])
+    task = task.assign(overlap=order)
+    varied = {
         "noise": task[task["overlap"] == "quarter"],
         "overlap": task[task["noise"] == 0],
     }
     rows = []
     for measure in MEASURE_TITLES:
-        row: dict[str, object] = {
-            "measure": measure,
-            "systems": task["system"].nunique(),
-        }
         sign = -1 if measure == "agreement" else 1
-        for name, own in parts.items():
-            steps = own.pivot(index="system", columns=name, values=measure).sort_index(
-                axis=1
-            )
-            change = steps.iloc[:, -1] - steps.iloc[:, 0]
+        row = {"measure": measure, "systems": task["system"].nunique()}
+        for name, frame in varied.items():
+            steps = frame.pivot(index="system", columns=name, values=measure)
+            steps = steps.sort_index(axis=1)
             rises = (sign * steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
-            row |= {
-                f"rises_{name}": int(rises.sum()),
-                f"{name}_low": change.min(),
-                f"{name}_high": change.max(),
-            }
+            change = steps.iloc[:, -1] - steps.iloc[:, 0]
+            row[f"rises_{name}"] = int(rises.sum())
+            row[f"{name}_low"] = change.min()
+            row[f"{name}_high"] = change.max()
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
-    """Add to tables what predictions 1 to 8 ask of a system, or of two.
-
-    The result is for `judge_predictions`.
+    """Return the tables that predictions 1 to 8 are judged by (`judge_predictions`).
 
     `tables` holds table1_systems, variance, validity, table1_differences and
     floor_differences (of the excess over the matched floor); `corpus` is a name. Each
     table gets seen: the model is one of `SEEN_MODELS`, and the corpus the project's.
-    table1_differences holds those of the floors too, only those between system prompts of one
-    model, and frr_apart, the distance of their FRR, and too_few_for_dr: one of them has too few
-    refusals for a DR.
+    table1_differences holds those of the floors too, only those between system prompts
+    of one model, and frr_apart, the distance of their FRR, and too_few_for_dr: one of
+    them has too few refusals for a DR.
     """
-    seen, once = SEEN_MODELS if corpus == CORPUS else (), tables["table1_systems"]
+    names = ("table1_systems", "variance", "validity")
+    made = {name: tables[name] for name in names}
+    made["table1_differences"] = _differences_of_one_model(tables)
+    seen = SEEN_MODELS if corpus == CORPUS else ()
+    for name, table in made.items():
+        systems = table["first" if "first" in table else "system"]
+        made[name] = table.assign(seen=systems.map(model_of_system).isin(seen))
+    return made
+
+
+def _differences_of_one_model(tables: Mapping[str, Table]) -> Table:
+    """Return the differences between the system prompts of each model."""
     pairs = pd.concat(
         [tables["table1_differences"], tables["floor_differences"]], ignore_index=True
     )
-    pairs = pairs[
-        pairs["first"].map(model_of_system) == pairs["second"].map(model_of_system)
-    ]
-    rates = (
-        pairs[pairs["measure"] == "frr"]
-        .set_index(["first", "second"])["difference"]
-        .abs()
-        .rename("frr_apart")
-    )
-    too_few = (
-        pairs[["first", "second"]]
-        .isin(list(once.loc[once["too_few_for_dr"], "system"]))
-        .any(axis=1)
-    )
-    made = {name: tables[name] for name in ("table1_systems", "variance", "validity")}
-    made["table1_differences"] = pairs.assign(too_few_for_dr=too_few).join(
-        rates, on=["first", "second"]
-    )
-    named = {
-        name: frame["first" if "first" in frame else "system"]
-        for name, frame in made.items()
-    }
-    return {
-        name: frame.assign(seen=named[name].map(model_of_system).isin(seen))
-        for name, frame in made.items()
-    }
+    first = pairs["first"].map(model_of_system)
+    pairs = pairs[first == pairs["second"].map(model_of_system)]
+    systems = tables["table1_systems"]
+    flagged = list(systems.loc[systems["too_few_for_dr"], "system"])
+    too_few = pairs[["first", "second"]].isin(flagged).any(axis=1)
+    rates = pairs[pairs["measure"] == "frr"].set_index(["first", "second"])
+    apart = rates["difference"].abs().rename("frr_apart")
+    pairs = pairs.assign(too_few_for_dr=too_few)
+    return pairs.join(apart, on=["first", "second"])

@@ -1,262 +1,267 @@
-"""Split the variance of decisions into meaning, wording and sampling (`docs/method.md`,
-Disagreement). All ours.
+"""Split the variance of decisions into meaning, wording and sampling.
+
+All of it is ours (`docs/method.md`, Disagreement).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
-from paraguard_utils.analysis import confusion, evaluation, wording
+from paraguard_lab.core.counts import count_draws
+from paraguard_utils.analysis import confusion, wording
+from paraguard_utils.analysis.signals import trace_perplexity
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import split_words
-from paraguard_utils.schemas import STRATEGIES, Corpus, Labels, Table
+from paraguard_utils.models.prompting import model_of_system
+from paraguard_utils.schemas import STRATEGIES, Table
 
 N_STYLE_FOLDS = 10
+STYLE_PENALTIES = [10.0**power for power in range(-2, 5)]
 
-VARIANCE_PARTS = (
-    "meaning",
-    "style",
-    "wording",
-    "chance",
-)  # wording is what style does not explain, dice is chance
+VARIANCE_PARTS = ("meaning", "style", "wording", "chance")
+"""The parts of the variance; wording is what style does not explain."""
+
+HOT = "drawn at 1.0"
+"""The decoding of answers drawn at temperature 1.0; those at 0.7 are "drawn"."""
 
 
-def style_features(corpus: Corpus, perplexities: np.ndarray) -> pd.DataFrame:
-    """Return the features of wording that carry no meaning, in corpus order, as are the
-    perplexities of users' words.
+def style_features(system: System) -> pd.DataFrame:
+    """Return the features of wording that carry no meaning, in the order of prompts.
 
-    Columns: 0 and 1 for each strategy; length (ln words), perplexity (ln), risk,
-    lower_case (start), question (mark at the end), sentences (their number).
+    The system has traces, for the perplexity of the user's words. Columns: 0 and 1 for
+    each strategy; length (ln words), perplexity (ln), risk, lower_case (start),
+    question (mark at the end), sentences (their number).
     """
-    text = corpus["text"]
+    prompts = system.prompts
+    text = prompts["text"]
     features = {
-        name: (corpus["strategy"] == name).to_numpy(float) for name in STRATEGIES
+        name: (prompts["strategy"] == name).to_numpy(float) for name in STRATEGIES
     }
-    features["length"] = np.log([max(len(split_words(one)), 1) for one in text])
-    features["perplexity"] = np.log(perplexities)
-    features["risk"] = corpus["risk"].to_numpy(float)
+    features["length"] = np.log([max(len(split_words(words)), 1) for words in text])
+    features["perplexity"] = np.log(trace_perplexity(system.traces))
+    features["risk"] = prompts["risk"].to_numpy(float)
     features["lower_case"] = text.str[:1].str.islower().to_numpy(float)
     features["question"] = text.str.rstrip().str.endswith("?").to_numpy(float)
     features["sentences"] = text.str.count(r"[.!?](?:\s|$)").to_numpy(float)
-    return pd.DataFrame(features, index=corpus.index)
+    return pd.DataFrame(features, index=prompts.index)
 
 
 def style_residuals(
     cluster_ids: np.ndarray, values: np.ndarray, features: pd.DataFrame
-) -> np.ndarray:
-    """Predict deviations from the own cluster's mean by the features' deviations,
-    clusters left out in turn.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predict deviations from a cluster's mean by the deviations of its features.
 
-    Return the deviations and what is left of them, shape (n, 2).
+    The prediction is a ridge regression that has not seen the cluster: clusters are
+    left out in `N_STYLE_FOLDS` folds.
+
+    Returns
+    -------
+    deviations, residuals : numpy.ndarray, shape (n,)
+        The deviations of `values`, and what the prediction leaves of them.
     """
-    frame = (
-        features.assign(value=values)
-        .groupby(cluster_ids)
-        .transform(lambda column: column - column.mean())
-    )
-    y, x = frame["value"].to_numpy(), frame.drop(columns="value").to_numpy()
+    frame = features.assign(value=values)
+    frame = frame - frame.groupby(cluster_ids).transform("mean")
+    y = frame.pop("value").to_numpy()
+    x = frame.to_numpy()
     spread = x.std(axis=0)
     x = x[:, spread > 0] / spread[spread > 0]
     names = np.unique(cluster_ids)
-    fold = dict(
-        zip(
-            np.random.default_rng(SEED).permutation(names),
-            np.arange(len(names)) % N_STYLE_FOLDS,
-            strict=True,
-        )
-    )
-    folds = np.array([fold[name] for name in cluster_ids])
-    left, penalties = y.copy(), [10.0**power for power in range(-2, 5)]
-    for number in range(N_STYLE_FOLDS):
-        out = folds == number
+    shuffled = np.random.default_rng(SEED).permutation(names)
+    fold_of = pd.Series(np.arange(len(names)) % N_STYLE_FOLDS, shuffled)
+    folds = fold_of[cluster_ids].to_numpy()
+    residuals = y.copy()
+    for fold in range(N_STYLE_FOLDS):
+        out = folds == fold
         if x.shape[1] and out.any() and not out.all():
-            left[out] -= (
-                RidgeCV(penalties, fit_intercept=False)
-                .fit(x[~out], y[~out])
-                .predict(x[out])
-            )
-    return np.column_stack([y, left])
+            ridge = RidgeCV(STYLE_PENALTIES, fit_intercept=False)
+            residuals[out] -= ridge.fit(x[~out], y[~out]).predict(x[out])
+    return y, residuals
 
 
-def split_variance(
-    system: str,
-    corpus: Corpus,
-    labels: Labels,
-    features: pd.DataFrame,
-    clusters: ClusterBootstrap,
-) -> dict[str, object]:
-    """Split the variance of a system's greedy decisions into meaning, style and other
-    wording.
+def split_variance(system: System, features: pd.DataFrame) -> dict[str, object]:
+    """Split the variance of greedy decisions into meaning, style and other wording.
 
-    Corpus, labels and features (from `style_features`) have the same order. Columns:
-    system, decoding ("greedy"), n (scored prompts), few
-    (`disagreement.too_few_for_disagreement`); with intervals meaning, style, wording
-    and dice (0), shares that sum to 1; r2, the out-of-fold share of the wording that
-    style explains: style is 0 below 0.
+    `features` come from `style_features`. Columns: system, decoding ("greedy"), n
+    (scored prompts), too_few (`disagreement.too_few_for_disagreement`); with intervals
+    meaning, style, wording and chance (0), shares that sum to 1; r2, the out-of-fold
+    share of the wording that style explains: style is 0 if that is negative.
     """
-    decided = evaluation.count_label_decisions(corpus, labels)
-    scored = evaluation.is_paired(corpus, labels)
-    ids = corpus["cluster_id"].to_numpy()[scored]
-    y, left = style_residuals(
-        ids, (labels["label"] == "reject").to_numpy(float)[scored], features[scored]
-    ).T
-    ratio = disagreement.estimate_disagreement(clusters, decided)
-    squares = (clusters.sums(ids, column**2) for column in (y, left))
-    explained = clusters.estimate(lambda whole, rest: 1 - rest / whole, *squares)
+    clusters = system.clusters
+    paired = system.is_paired
+    ids = system.prompts["cluster_id"].to_numpy()[paired]
+    refused = system.refused[paired]
+    deviations, residuals = style_residuals(ids, refused, features[paired])
+    explained = clusters.estimate(
+        lambda whole, rest: 1 - rest / whole,
+        clusters.sums(ids, deviations**2),
+        clusters.sums(ids, residuals**2),
+    )
     # NaN if no cluster is decided both ways: then there is nothing to explain.
-    share = np.maximum(np.nan_to_num(explained.draws), 0.0)
-    own = max(float(np.nan_to_num(explained[0])), 0.0)
-    found = {
-        "meaning": Estimate(1 - ratio[0], 1 - ratio[2], 1 - ratio[1], 1 - ratio.draws),
-        "style": Estimate.percentile(own * ratio[0], share * ratio.draws),
-        "wording": Estimate.percentile((1 - own) * ratio[0], (1 - share) * ratio.draws),
+    style = max(float(np.nan_to_num(explained.value)), 0.0)
+    style_draws = np.maximum(np.nan_to_num(explained.draws), 0.0)
+    dr = system.dr()
+    parts = {
+        "meaning": Estimate(1 - dr.value, 1 - dr.high, 1 - dr.low, 1 - dr.draws),
+        "style": Estimate.percentile(style * dr.value, style_draws * dr.draws),
+        "wording": Estimate.percentile(
+            (1 - style) * dr.value, (1 - style_draws) * dr.draws
+        ),
         "chance": (0.0, np.nan, np.nan),
         "r2": explained,
     }
-    too_few = disagreement.too_few_for_disagreement(decided)
     return {
-        "system": system,
+        "system": system.name,
         "decoding": "greedy",
         "n": len(ids),
-        "too_few": too_few,
-        **to_columns(found),
+        "too_few": disagreement.too_few_for_disagreement(system.decided),
+        **to_columns(parts),
     }
 
 
-# How rows of answers drawn at temperature 1.0 are marked; those at 0.7 are "drawn"
-HOT = "drawn at 1.0"
+class _DrawnSums(NamedTuple):
+    """Sums over the prompts of a cluster, of m answers each."""
+
+    n: np.ndarray  # prompts
+    same: np.ndarray  # probability that two answers to a prompt differ
+    within: np.ndarray  # that two answers to paraphrases differ
+    answers: np.ndarray
+    refused: np.ndarray  # answers
+    different: np.ndarray  # ordered pairs of answers in the cluster
+    squares: np.ndarray  # answers, squared
+    whole: np.ndarray  # squared deviations of the prompts' means
+    rest: np.ndarray  # the same of what style does not explain
+    inverse: np.ndarray  # 1 / m
 
 
 def split_sampled_variance(
-    system: str,
-    corpus: Corpus,
+    system: System,
     samples: pd.DataFrame,
     features: pd.DataFrame,
     decoding: str = "drawn",
 ) -> dict[str, object]:
-    """Split the variance of decisions on sampled answers, which n counts, into a row
-    like that of `split_variance`.
+    """Split the variance of decisions on sampled answers.
+
+    The result is a row like that of `split_variance`; n counts answers.
     """
-    counts = evaluation.count_draws(samples)
-    own = corpus.assign(
-        m=corpus["prompt_id"].map(counts["size"]),
-        r=corpus["prompt_id"].map(counts["sum"]),
-    )
-    own = own[own["m"] >= 2]
-    own = own[own.groupby("cluster_id")["m"].transform("size") >= 2]
-    ids, m, r = (
-        own["cluster_id"].to_numpy(),
-        own["m"].to_numpy(float),
-        own["r"].to_numpy(float),
-    )
-    y, left = style_residuals(ids, r / m, features.loc[own.index]).T
-    clusters, opposite = ClusterBootstrap(ids), 2 * r * (m - r)
-    answers, refused, own_pairs, own_opposite = (
-        clusters.sums(ids, column) for column in (m, r, m * m, opposite)
-    )
+    draws = count_draws(samples)
+    prompts = system.prompts.join(draws[["size", "sum"]], on="prompt_id")
+    prompts = prompts[prompts["size"] >= 2]
+    siblings = prompts.groupby("cluster_id")["size"].transform("size")
+    prompts = prompts[siblings >= 2]
+    ids = prompts["cluster_id"].to_numpy()
+    m = prompts["size"].to_numpy(float)
+    r = prompts["sum"].to_numpy(float)
+    deviations, residuals = style_residuals(ids, r / m, features.loc[prompts.index])
+    clusters = ClusterBootstrap(ids)
     n = clusters.sums(ids, np.ones(len(ids)))
+    answers = clusters.sums(ids, m)
+    refused = clusters.sums(ids, r)
     different = 2 * refused * (answers - refused)
-    within = n * (different - own_opposite) / (answers**2 - own_pairs)
-    columns = (opposite / (m * (m - 1)), y**2, left**2, 1 / m)
-    same, whole, rest, inverse = (clusters.sums(ids, column) for column in columns)
-    sums = (
-        n,
-        same,
-        within,
-        answers,
-        refused,
-        different,
-        answers**2,
-        whole,
-        rest,
-        inverse,
+    # Of these pairs, those of answers to one prompt say nothing about paraphrases.
+    opposite = 2 * r * (m - r)
+    of_paraphrases = different - clusters.sums(ids, opposite)
+    pairs_of_paraphrases = answers**2 - clusters.sums(ids, m * m)
+    sums = _DrawnSums(
+        n=n,
+        same=clusters.sums(ids, opposite / (m * (m - 1))),
+        within=n * of_paraphrases / pairs_of_paraphrases,
+        answers=answers,
+        refused=refused,
+        different=different,
+        squares=answers**2,
+        whole=clusters.sums(ids, deviations**2),
+        rest=clusters.sums(ids, residuals**2),
+        inverse=clusters.sums(ids, 1 / m),
     )
-    found = {}
-    for name in (*VARIANCE_PARTS, "r2"):
-        found[name] = clusters.estimate(
-            lambda *totals, of=name: _drawn_shares(*totals)[of], *sums
-        )
-    too_few = bool(min(r.sum(), m.sum() - r.sum()) < disagreement.MIN_DECISIONS_EACH)
+    rarer = min(r.sum(), m.sum() - r.sum())
+    names = (*VARIANCE_PARTS, "r2")
     return {
-        "system": system,
+        "system": system.name,
         "decoding": decoding,
         "n": int(m.sum()),
-        "too_few": too_few,
-        **to_columns(found),
+        "too_few": bool(rarer < disagreement.MIN_DECISIONS_EACH),
+        **to_columns(_estimate_parts(clusters, _drawn_shares, names, sums)),
     }
 
 
-def _drawn_shares(*sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Return all parts and r2 from the sums of `split_sampled_variance`."""
-    n, same, within, answers, refused, different, squares, whole, left, inverse = sums
-    between = (2 * refused * (answers - refused) - different) / (answers**2 - squares)
-    same, within, explained = same / n, within / n, 1 - left / whole
-    # Means of m draws vary by wording and by the sampling variance over m.
-    by_style = np.maximum(explained, 0.0) * (within - same + same * inverse / n)
-    found = {"meaning": 1 - within / between, "style": by_style / between}
-    return found | {
-        "wording": (within - same - by_style) / between,
+def _estimate_parts(
+    clusters: ClusterBootstrap,
+    shares: Callable[..., dict[str, np.ndarray]],
+    names: Iterable[str],
+    sums: Iterable[np.ndarray],
+) -> dict[str, Estimate]:
+    """Estimate each of the named shares, which a function returns of totals."""
+    return {
+        name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *sums)
+        for name in names
+    }
+
+
+def _drawn_shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
+    """Return all parts and r2 from totals of `_DrawnSums`."""
+    sums = _DrawnSums(*totals)
+    of_two_clusters = 2 * sums.refused * (sums.answers - sums.refused) - sums.different
+    between = of_two_clusters / (sums.answers**2 - sums.squares)
+    same = sums.same / sums.n
+    within = sums.within / sums.n
+    explained = 1 - sums.rest / sums.whole
+    # Means of m answers vary by wording and by the sampling variance over m.
+    of_means = within - same + same * sums.inverse / sums.n
+    style = np.maximum(explained, 0.0) * of_means
+    return {
+        "meaning": 1 - within / between,
+        "style": style / between,
+        "wording": (within - same - style) / between,
         "chance": same / between,
         "r2": explained,
     }
 
 
 def tabulate_variance(
-    corpus: Corpus,
-    labels: Mapping[str, Labels],
-    samples: Mapping[str, Mapping[str, pd.DataFrame]],
-    features: Mapping[str, pd.DataFrame],
-    clusters: ClusterBootstrap,
+    systems: Sequence[System], samples: Mapping[str, Mapping[str, pd.DataFrame]]
 ) -> Table:
-    """Split the variance of every system's greedy decisions, then of those drawn:
-    `samples` by decoding and system.
+    """Split the variance of every system's greedy decisions, then of those drawn.
+
+    The systems have traces; `samples` are by decoding and name of a system.
     """
-    greedy = [
-        split_variance(name, corpus, own, features[name], clusters)
-        for name, own in labels.items()
-    ]
-    drawn = [
-        (name, one, decoding)
-        for decoding, found in samples.items()
-        for name, one in found.items()
-    ]
-    again = [
-        split_sampled_variance(name, corpus, one, features[name], decoding)
-        for name, one, decoding in drawn
-    ]
-    return pd.DataFrame(greedy + again)
+    features = {system.name: style_features(system) for system in systems}
+    rows = [split_variance(system, features[system.name]) for system in systems]
+    for decoding, drawn in samples.items():
+        for system in systems:
+            if system.name in drawn:
+                style = features[system.name]
+                answers = drawn[system.name]
+                rows.append(split_sampled_variance(system, answers, style, decoding))
+    return pd.DataFrame(rows)
 
 
-def compare_with_majority(
-    system: str, labels: Labels, samples: pd.DataFrame, corpus: Corpus
-) -> dict[str, object]:
-    """Compare the decisions on greedy answers (`labels`) with the majority of those on
-    sampled answers.
+def compare_with_majority(system: System, samples: pd.DataFrame) -> dict[str, object]:
+    """Compare the greedy decisions with the majority of those on sampled answers.
 
     Columns: system; n, the prompts with a greedy decision and a majority of two draws
     or more; with intervals other, the share in which the two differ, and unanimous, the
     share of prompts whose draws are all decided alike.
     """
-    decided = evaluation.count_draws(samples)
+    decided = count_draws(samples)
     share = decided.loc[decided["size"] >= 2, "mean"]
-    both = (
-        labels.set_index("prompt_id")[["label"]]
-        .reindex(share.index)
-        .assign(share=share)
-    )
-    both = both[evaluation.is_scored(both)]
-    ids = corpus.set_index("prompt_id")["cluster_id"].loc[both.index].to_numpy()
-    clusters, clear = ClusterBootstrap(ids), (both["share"] != 0.5).to_numpy()
-    differs = ((both["share"] > 0.5) != (both["label"] == "reject")).to_numpy()
-    unanimous = clusters.share(ids, both["share"].isin([0.0, 1.0]).to_numpy())
-    found = {
+    label = system.labels.set_index("prompt_id")["label"].reindex(share.index)
+    label = label[label.isin(["accept", "reject"])]
+    share = share[label.index]
+    cluster_of = system.prompts.set_index("prompt_id")["cluster_id"]
+    ids = cluster_of[label.index]
+    clusters = ClusterBootstrap(ids)
+    clear = share != 0.5
+    differs = (share > 0.5) != (label == "reject")
+    shares = {
         "other": clusters.share(ids[clear], differs[clear]),
-        "unanimous": unanimous,
+        "unanimous": clusters.share(ids, share.isin([0.0, 1.0])),
     }
-    return {"system": system, "n": int(clear.sum()), **to_columns(found)}
+    return {"system": system.name, "n": int(clear.sum()), **to_columns(shares)}
 
 
 INSTRUCTION_PARTS = (
@@ -267,124 +272,126 @@ INSTRUCTION_PARTS = (
     "idea_request",
     "wording_request",
 )
-"""Parts of the variance over requests and instructions; the last two are interactions,
-the last with frozen chance.
+"""Parts of the variance over requests and instructions.
+
+The last two are interactions; the last holds what greedy decoding leaves to chance.
 """
 
 
 def split_instruction_variance(
-    model: str, corpus: Corpus, labels: Mapping[str, Labels], clusters: ClusterBootstrap
+    model: str, systems: Mapping[str, System]
 ) -> dict[str, object]:
-    """Split the variance of a model's decisions under several wordings of several
-    instructions.
+    """Split the variance of a model's decisions under several instructions.
 
-    `labels`, in corpus order, are by instruction: what stands before a hyphen is its
-    idea (safety, safety-2, strict). Prompts without a decision under one of them are
-    left out. The wordings are taken as given: intervals are over meanings only.
-    Columns: system (the model); n (prompts); few, as in `split_variance`, for one
-    instruction or more; with intervals `INSTRUCTION_PARTS`, shares that sum to 1, and
-    interaction_minus_wording and idea_minus_wording. A part of a resample, and of
-    little data, may lie below 0: it is made of products of different prompts'
-    decisions.
+    Parameters
+    ----------
+    model : str
+    systems : mapping of str to System
+        The model under each wording of an instruction, on the same prompts. What stands
+        before a hyphen in a wording's name is its idea (safety, safety-2, strict).
+
+    Returns
+    -------
+    dict
+        system (the model); n (prompts with a decision under all of them); too_few, as
+        in `split_variance`, for one instruction or more; with intervals
+        `INSTRUCTION_PARTS`, shares that sum to 1, and interaction_minus_wording and
+        idea_minus_wording.
+
+    Notes
+    -----
+    The wordings are taken as given: intervals are over requests only. A part is made of
+    products of different prompts' decisions, so that of little data it may be negative.
     """
-    scored = np.all([evaluation.is_scored(own) for own in labels.values()], axis=0)
-    ids = corpus["cluster_id"].to_numpy()[scored]
-    y = np.column_stack(
-        [(own["label"] == "reject").to_numpy(float)[scored] for own in labels.values()]
-    )
-    ideas, same = (
-        [name.partition("-")[0] for name in labels],
-        np.eye(len(labels), dtype=bool),
-    )
-    alike = np.equal.outer(ideas, ideas)
-    sums = np.column_stack([clusters.sums(ids, column) for column in y.T])
+    any_system = next(iter(systems.values()))
+    clusters = any_system.clusters
+    refused = np.column_stack([system.refused for system in systems.values()])
+    scored = ~np.isnan(refused).any(axis=1)
+    refused = refused[scored]
+    ids = any_system.prompts["cluster_id"].to_numpy()[scored]
+    sums = np.column_stack([clusters.sums(ids, column) for column in refused.T])
     n = clusters.sums(ids, np.ones(len(ids)))
     columns = [n, n**2, *sums.T]
-    for pairs in (
-        same,
-        alike & ~same,
-        ~alike,
-    ):  # one instruction, two of an idea, two ideas
-        first, second = np.nonzero(pairs)
-        own = clusters.sums(ids, (y[:, first] * y[:, second]).mean(axis=1))
-        columns += [own, (sums[:, first] * sums[:, second]).mean(axis=1)]
-    found = {
-        name: clusters.estimate(
-            lambda *totals, of=name: _instruction_shares(alike, *totals)[of], *columns
-        )
-        for name in INSTRUCTION_PARTS
-    }
-    found["interaction_minus_wording"] = found["wording_request"] - found["wording"]
-    found["idea_minus_wording"] = found["idea"] - found["wording"]
-    too_few = any(
-        disagreement.too_few_for_disagreement(disagreement.count_decisions(column, ids))
-        for column in y.T
-    )
-    return {"system": model, "n": len(ids), "too_few": too_few, **to_columns(found)}
+    pairs = _pair_instructions(list(systems))
+    for first, second in pairs:
+        products = (refused[:, first] * refused[:, second]).mean(axis=1)
+        columns.append(clusters.sums(ids, products))
+        columns.append((sums[:, first] * sums[:, second]).mean(axis=1))
+
+    def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
+        return _instruction_shares(pairs, totals)
+
+    parts = _estimate_parts(clusters, shares, INSTRUCTION_PARTS, columns)
+    parts["interaction_minus_wording"] = parts["wording_request"] - parts["wording"]
+    parts["idea_minus_wording"] = parts["idea"] - parts["wording"]
+    counts = [disagreement.count_decisions(column, ids) for column in refused.T]
+    too_few = any(disagreement.too_few_for_disagreement(count) for count in counts)
+    return {"system": model, "n": len(ids), "too_few": too_few, **to_columns(parts)}
 
 
-def tabulate_instructions(
-    corpus: Corpus,
-    asked: Mapping[str, Mapping[str, Labels]],
-    clusters: ClusterBootstrap,
-) -> dict[str, Table]:
-    """Return two tables by name, of labels by model and wording of an instruction, in
-    corpus order.
-
-    instructions: `split_instruction_variance` of each model. instruction_wordings: a
-    row MODEL--WORDING each, with the columns of `confusion.rate_row`, and DR of
-    near-copies and free rewordings as in `wording.wording_tables`.
-    """
-    parts = [
-        split_instruction_variance(model, corpus, own, clusters)
-        for model, own in asked.items()
-    ]
-    every = {
-        f"{model}--{name}": labels
-        for model, own in asked.items()
-        for name, labels in own.items()
-    }
-    rates = pd.DataFrame(
-        [
-            confusion.rate_row(name, corpus, labels, clusters)
-            for name, labels in every.items()
-        ]
-    )
-    shared = wording.wording_tables(corpus, every, clusters)[0].filter(
-        regex="^(system|few|dr_near|dr_free|difference)"
-    )
-    return {
-        "instructions": pd.DataFrame(parts),
-        "instruction_wordings": rates.merge(shared, on="system"),
-    }
+def _pair_instructions(names: list[str]) -> list[tuple[np.ndarray, ...]]:
+    """Return pairs of instructions: one with itself, two of an idea, two ideas."""
+    ideas = np.array([name.partition("-")[0] for name in names])
+    same = np.eye(len(names), dtype=bool)
+    alike = ideas[:, None] == ideas
+    return [np.nonzero(same), np.nonzero(alike & ~same), np.nonzero(~alike)]
 
 
 def _instruction_shares(
-    alike: np.ndarray, *totals: np.ndarray
+    pairs: list[tuple[np.ndarray, ...]], totals: tuple[np.ndarray, ...]
 ) -> dict[str, np.ndarray]:
-    """Return all parts from the totals of `split_instruction_variance`."""
-    k, same = len(alike), np.eye(len(alike), dtype=bool)
-    (n, squares), refused, products = (
-        totals[:2],
-        np.stack(totals[2 : 2 + k]),
-        np.stack(totals[2 + k :]),
-    )
-    means = []
-    for (prompt, cluster), pairs in zip(
-        products.reshape(3, 2, -1), (same, alike & ~same, ~alike), strict=True
-    ):
-        first, second = np.nonzero(pairs)
-        apart = ((refused[first] * refused[second]).mean(axis=0) - cluster) / (
-            n**2 - squares
-        )
-        means.append((prompt / n, (cluster - prompt) / (squares - n), apart))
-    (own, _, apart), (own_idea, _, apart_idea), (across, across_meaning, nothing) = (
-        means
-    )
-    parts = {"meaning": across_meaning - nothing, "request": across - across_meaning}
-    parts |= {"idea": apart_idea - nothing, "wording": apart - apart_idea}
-    parts |= {
-        "idea_request": own_idea - across - parts["idea"],
-        "wording_request": own - own_idea - parts["wording"],
+    """Return all parts from the totals of `split_instruction_variance`.
+
+    Each is a difference of mean products of two decisions: on one prompt, on two of a
+    cluster or on two unrelated ones, under each kind of `pairs` of instructions.
+    """
+    n = totals[0]
+    squares = totals[1]
+    refused = np.stack(totals[2:-6])
+    on_one_prompt = []
+    on_paraphrases = []
+    on_unrelated = []
+    for i, (first, second) in enumerate(pairs):
+        prompt = totals[2 * i - 6]
+        cluster = totals[2 * i - 5]
+        everywhere = (refused[first] * refused[second]).mean(axis=0)
+        on_one_prompt.append(prompt / n)
+        on_paraphrases.append((cluster - prompt) / (squares - n))
+        on_unrelated.append((everywhere - cluster) / (n**2 - squares))
+    prompt_same, prompt_idea, prompt_other = on_one_prompt
+    unrelated_same, unrelated_idea, unrelated_other = on_unrelated
+    paraphrases_other = on_paraphrases[2]
+    idea = unrelated_idea - unrelated_other
+    worded = unrelated_same - unrelated_idea
+    parts = {
+        "meaning": paraphrases_other - unrelated_other,
+        "request": prompt_other - paraphrases_other,
+        "idea": idea,
+        "wording": worded,
+        "idea_request": prompt_idea - prompt_other - idea,
+        "wording_request": prompt_same - prompt_idea - worded,
     }
-    return {name: part / (own - nothing) for name, part in parts.items()}
+    total = prompt_same - unrelated_other
+    return {name: part / total for name, part in parts.items()}
+
+
+def tabulate_instructions(systems: Sequence[System]) -> dict[str, Table]:
+    """Return two tables by name, of models under wordings of instructions.
+
+    Systems are called MODEL--WORDING. instructions: `split_instruction_variance` of
+    each model. instruction_wordings: a row for each system, with the columns of
+    `confusion.rate_row`, and DR of near-copies and free rewordings as in
+    `wording.wording_tables`.
+    """
+    by_model: dict[str, dict[str, System]] = {}
+    for system in systems:
+        wordings = by_model.setdefault(model_of_system(system.name), {})
+        wordings[system.name.rpartition("--")[2]] = system
+    parts = [split_instruction_variance(model, by_model[model]) for model in by_model]
+    rates = [confusion.rate_row(system) for system in systems]
+    shared = wording.wording_tables(systems)[0]
+    shared = shared.filter(regex="^(system|too_few|dr_near|dr_free|difference)")
+    return {
+        "instructions": pd.DataFrame(parts),
+        "instruction_wordings": pd.DataFrame(rates).merge(shared, on="system"),
+    }

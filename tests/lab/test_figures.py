@@ -17,6 +17,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
 from processors import elsewhere
+from worlds import system as world_system
 from worlds import world
 
 from paraguard_lab.analysis import chance, sensitivity, surrogate, validity, variance
@@ -153,13 +154,8 @@ def drawn():
     floors = table.assign(
         **made(rng, len(table), "floor_matched", "excess_matched", "excess")
     )
-    whole = variance.split_variance(
-        "mine",
-        corpus,
-        labels,
-        variance.style_features(corpus, signals.trace_perplexity(traces)),
-        groups,
-    )
+    system = world_system(corpus, labels, groups, traces=traces)
+    whole = variance.split_variance(system, variance.style_features(system))
     split = pd.DataFrame(
         [whole, whole | {"decoding": "drawn", "chance": 0.2, "too_few": False}]
     )

@@ -1,11 +1,14 @@
 """Split the variance of decisions in worlds whose parts are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from worlds import systems
 
 from paraguard_lab.analysis import variance
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 
@@ -29,9 +32,7 @@ def corpus_of(n_clusters, size=6):
 def split(rejected, features, n_clusters=200):
     corpus = corpus_of(n_clusters)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
-    return variance.split_variance(
-        "t", corpus, labels, features, ClusterBootstrap(corpus["cluster_id"])
-    )
+    return variance.split_variance(System.of("t", corpus, labels), features)
 
 
 def noise(rng, n):
@@ -74,18 +75,12 @@ def test_intervals_of_parts_lie_around_them():
     rejected = rng.random(360) < np.repeat(rng.choice([0.2, 0.7], 60), 6)
     labels = pd.DataFrame({"label": np.where(rejected, "reject", "accept")})
     clusters = ClusterBootstrap(corpus["cluster_id"], 200)
-    row = variance.split_variance(
-        "t",
-        corpus,
-        labels,
-        noise(rng, 360).assign(tone=rejected + rng.normal(size=360)),
-        clusters,
-    )
+    system = System.of("t", corpus, labels, clusters)
+    features = noise(rng, 360).assign(tone=rejected + rng.normal(size=360))
+    row = variance.split_variance(system, features)
     for part in ("meaning", "style", "wording"):
         assert row[f"{part}_low"] < row[part] < row[f"{part}_high"], part
-    low, high = disagreement.estimate_disagreement(
-        clusters, evaluation.count_label_decisions(corpus, labels)
-    )[1:]
+    _, low, high = system.dr()
     assert (row["meaning_low"], row["meaning_high"]) == pytest.approx(
         (1 - high, 1 - low)
     )
@@ -100,9 +95,14 @@ def test_no_cluster_predicts_itself():
     values = rng.normal(size=36)
     y, left = variance.style_residuals(
         ids, values, pd.DataFrame(rng.normal(size=(36, 12)))
-    ).T
+    )
     assert (left**2).sum() > 0.9 * (y**2).sum()
     assert pd.Series(y).groupby(ids).mean().abs().max() < 1e-12
+
+
+def undecided(corpus):
+    """A system that has drawn answers only."""
+    return System.of("t", corpus, corpus.assign(label="unparsed"))
 
 
 def drawn(rng, n_clusters, meaning, wording, draws=8):
@@ -124,7 +124,9 @@ def drawn(rng, n_clusters, meaning, wording, draws=8):
 def test_drawn_parts_of_a_known_world():
     rng = np.random.default_rng(6)
     corpus, samples = drawn(rng, 1500, 0.3, 0.15)
-    row = variance.split_sampled_variance("t", corpus, samples, noise(rng, len(corpus)))
+    row = variance.split_sampled_variance(
+        undecided(corpus), samples, noise(rng, len(corpus))
+    )
     # of 0.25: 0.3^2 = 0.09, 0.15^2 = 0.0225, and the rest
     expected = {"meaning": 0.36, "wording": 0.09, "chance": 0.55, "style": 0.0}
     for part, value in expected.items():
@@ -136,14 +138,12 @@ def test_drawn_parts_of_a_known_world():
 def test_the_table_has_greedy_rows_then_drawn_ones():
     rng = np.random.default_rng(4)
     corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
-    greedy, features = (
-        samples[samples["draw"] == 0].reset_index(drop=True),
-        {"t": noise(rng, len(corpus))},
-    )
+    greedy = samples[samples["draw"] == 0].reset_index(drop=True)
+    losses = list(rng.uniform(0.5, 4, (len(corpus), 6)))
+    traces = corpus[["prompt_id"]].assign(token_nll=losses, user_start=1, user_end=5)
+    system = replace(System.of("t", corpus, greedy), traces=traces)
     asked = {"drawn": {"t": samples}, variance.HOT: {}}
-    found = variance.tabulate_variance(
-        corpus, {"t": greedy}, asked, features, ClusterBootstrap(corpus["cluster_id"])
-    )
+    found = variance.tabulate_variance([system], asked)
     assert found[["system", "decoding", "n"]].to_numpy().tolist() == [
         ["t", "greedy", 48],
         ["t", "drawn", 144],
@@ -154,7 +154,9 @@ def test_drawn_parts_by_loops():
     rng = np.random.default_rng(3)
     corpus, samples = drawn(rng, 8, 0.2, 0.2, draws=3)
     samples.loc[rng.random(len(samples)) < 0.2, "label"] = "unparsed"
-    row = variance.split_sampled_variance("t", corpus, samples, noise(rng, len(corpus)))
+    row = variance.split_sampled_variance(
+        undecided(corpus), samples, noise(rng, len(corpus))
+    )
     scored = samples[samples["label"] != "unparsed"].merge(
         corpus[["prompt_id", "cluster_id"]]
     )
@@ -225,7 +227,7 @@ def test_style_of_drawn_answers_by_hand():
         ]
     )
     row = variance.split_sampled_variance(
-        "t", corpus, samples, pd.DataFrame({"tone": tone})
+        undecided(corpus), samples, pd.DataFrame({"tone": tone})
     )
     # Means are 1 and 1/2, three each: variance 6 / 16 / 5, doubled 0.15, over 2 * 3/4 *
     # 1/4 between clusters.
@@ -244,6 +246,7 @@ def test_greedy_against_the_majority_by_hand():
     labels = corpus[["prompt_id"]].assign(
         label=["reject", "accept", "accept", "unparsed"]
     )
+    system = System.of("t", corpus, labels)
     decided = {"p00000": "rra", "p00001": "rrr", "p00002": "ra", "p00003": "rrr"}
     names = {"r": "reject", "a": "accept"}
     rows = [
@@ -252,7 +255,7 @@ def test_greedy_against_the_majority_by_hand():
         for i, one in enumerate(word)
     ]
     samples = pd.DataFrame(rows, columns=["prompt_id", "draw", "label"])
-    found = variance.compare_with_majority("t", labels, samples, corpus)
+    found = variance.compare_with_majority(system, samples)
     # p00002 has no majority, p00003 no greedy decision; p00001 alone is unanimous of
     # the first three
     assert (found["n"], found["other"]) == (2, 0.5) and found[
@@ -261,7 +264,7 @@ def test_greedy_against_the_majority_by_hand():
     # one draw is no majority: p00001 counts no more, and of the other two neither is
     # unanimous
     once = samples[(samples["prompt_id"] != "p00001") | (samples["draw"] == 0)]
-    found = variance.compare_with_majority("t", labels, once, corpus)
+    found = variance.compare_with_majority(system, once)
     assert (found["n"], found["other"], found["unanimous"]) == (1, 0, 0)
 
 
@@ -269,18 +272,17 @@ def test_the_flag_counts_what_is_rarer():
     corpus = corpus_of(40)
     label = np.random.default_rng(0).permutation(["reject"] * 141 + ["accept"] * 99)
     labels = pd.DataFrame({"label": label})
-    assert disagreement.too_few_for_disagreement(
-        evaluation.count_label_decisions(corpus, labels)
-    )
+    system = System.of("t", corpus, labels)
+    assert disagreement.too_few_for_disagreement(system.decided)
+    labels = labels.copy()
     labels.loc[np.flatnonzero(label == "reject")[0], "label"] = "accept"
-    assert not disagreement.too_few_for_disagreement(
-        evaluation.count_label_decisions(corpus, labels)
-    )
+    system = system.with_labels(labels)
+    assert not disagreement.too_few_for_disagreement(system.decided)
 
 
 def instructed(y, clusters=None):
-    """Return a corpus and labels of decisions, shape (prompts, instructions); NaN is
-    unparsed.
+    """Return systems, by wording of an instruction, of decisions of shape (prompts,
+    instructions); NaN is unparsed.
     """
     names = ("safety", "safety-2", "strict", "strict-2", "strict-3")[: y.shape[1]]
     corpus = pd.DataFrame(
@@ -291,10 +293,14 @@ def instructed(y, clusters=None):
         }
     )
     label = np.where(np.isnan(y), "unparsed", np.where(y == 1, "reject", "accept"))
-    return corpus, {
-        name: pd.DataFrame({"label": own})
+    corpus["strategy"] = np.resize(["seed", "softening", "lexical"], len(y))
+    clusters = ClusterBootstrap(corpus["cluster_id"], 50)
+    labels = {
+        f"m--{name}": pd.DataFrame({"label": own, "kind": None})
         for name, own in zip(names, label.T, strict=True)
     }
+    made = systems(corpus, labels, clusters)
+    return {system.name.removeprefix("m--"): system for system in made}
 
 
 def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
@@ -303,10 +309,7 @@ def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
         float
     )
     y[4, 1] = np.nan  # leaves the prompt out
-    corpus, labels = instructed(y)
-    row = variance.split_instruction_variance(
-        "m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)
-    )
+    row = variance.split_instruction_variance("m", instructed(y))
     ideas, kept = "aabbb", [i for i in range(15) if i != 4]
 
     def mean(prompts, instructions):
@@ -357,12 +360,7 @@ def test_parts_by_loops_over_pairs_of_prompts_and_instructions():
 def test_each_model_and_wording_has_a_row():
     y = np.tile([1.0, 1.0, 0.0, 0.0], (12, 1))
     y[:3, 1] = 0  # of 12 prompts 3 are answered under the second wording: 9 of 12
-    corpus, labels = instructed(y)
-    corpus = corpus.assign(strategy=["seed", "softening", "lexical"] * 4)
-    labels = {name: own.assign(kind=None) for name, own in labels.items()}
-    made = variance.tabulate_instructions(
-        corpus, {"m": labels}, ClusterBootstrap(corpus["cluster_id"], 50)
-    )
+    made = variance.tabulate_instructions(list(instructed(y).values()))
     assert made["instructions"]["system"].tolist() == ["m"]
     rates = made["instruction_wordings"].set_index("system")
     assert rates["frr"].to_dict() == {
@@ -378,10 +376,7 @@ def test_pure_instructions_by_hand():
     # one idea always refuses, the other never: of the products 1/2 - 0 is the idea's,
     # all of the variance
     y = np.tile([1.0, 1.0, 0.0, 0.0], (12, 1))
-    corpus, labels = instructed(y)
-    row = variance.split_instruction_variance(
-        "m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)
-    )
+    row = variance.split_instruction_variance("m", instructed(y))
     assert {name: round(row[name], 9) for name in variance.INSTRUCTION_PARTS} == {
         **dict.fromkeys(variance.INSTRUCTION_PARTS, 0.0),
         "idea": 1.0,
@@ -389,10 +384,7 @@ def test_pure_instructions_by_hand():
     # a wording that refuses whatever is asked, beside one of its idea that does not,
     # and so in the other idea: its own
     y = np.tile([1.0, 0.0, 1.0, 0.0], (12, 1))
-    corpus, labels = instructed(y)
-    row = variance.split_instruction_variance(
-        "m", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)
-    )
+    row = variance.split_instruction_variance("m", instructed(y))
     # products: itself 1/2, other wording of its idea 0, other idea 1/4: wording 1/2,
     # idea -1/4, of 1/4 in all
     assert (row["wording"], row["idea"]) == pytest.approx((2, -1)) and row[
