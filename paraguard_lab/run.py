@@ -19,12 +19,18 @@ import pandas as pd
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies.catalogue import self_cd
 from paraguard_lab.report import compare
+from paraguard_lab.settings import NOTEBOOK_SETTINGS, RunSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels import systems
 from paraguard_utils.models import loading
 from paraguard_utils.report import tables
-from paraguard_utils.settings import CORPUS, Settings, check_settings
+from paraguard_utils.settings import (
+    CORPUS,
+    QuerySettings,
+    check_settings,
+    rename_old_parameters,
+)
 from paraguard_utils.stores import LIVE, RECORDED, Store
 from paraguard_utils.text import did_you_mean
 
@@ -163,7 +169,7 @@ def run_all(
     return minutes
 
 
-def run_notebooks(wanted: Sequence[str], given: Parameters) -> Settings:
+def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
     """Run some notebooks with the same parameters, each taking those that it has.
 
     `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but
@@ -175,6 +181,7 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> Settings:
     chosen = _find_notebooks(wanted)
     known = {path: list(papermill.inspect_notebook(path)) for path in chosen}
     everywhere = sorted(set().union(*known.values()))
+    given = rename_old_parameters(given, dict.fromkeys(everywhere))
     for name in given:
         if name not in everywhere:
             stems = ", ".join(path.stem for path in chosen)
@@ -182,23 +189,34 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> Settings:
                 f"no notebook of {stems} has a parameter"
                 f" {name!r}{did_you_mean(name, everywhere)}"
             )
-    config = check_settings({"store": RECORDED, "corpus": CORPUS} | dict(given))
+    parameters = {
+        number_of(path): {name: given[name] for name in names if name in given}
+        for path, names in known.items()
+    }
+    config = _check_parameters(parameters, given)
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
         print(
             f"07_remedies is left out: no cluster of {config.corpus} has a harmful twin"
         )
         chosen = [path for path in chosen if number_of(path) != "07"]
-    parameters = {
-        number_of(path): {name: given[name] for name in names if name in given}
-        for path, names in known.items()
-    }
     run_all(store.name, chosen, parameters)
     print(
         "tables, figures and executed notebooks are in"
         f" {paths.display_path(store.writes)}"
     )
     return config
+
+
+def _check_parameters(
+    by_number: Mapping[str, Parameters], given: Parameters
+) -> RunSettings:
+    """Check the parameters of each notebook, then return those that the run needs."""
+    usual = {"store": RECORDED, "corpus": CORPUS}
+    for number, parameters in by_number.items():
+        check_settings(usual | dict(parameters), NOTEBOOK_SETTINGS[number])
+    known = {name: given[name] for name in RunSettings.model_fields if name in given}
+    return check_settings(usual | known, RunSettings)
 
 
 def _find_notebooks(wanted: Sequence[str]) -> list[Path]:
@@ -216,7 +234,7 @@ def _find_notebooks(wanted: Sequence[str]) -> list[Path]:
     return order_to_run(set(chosen))
 
 
-def _has_twins(store: Store, config: Settings) -> bool:
+def _has_twins(store: Store, config: RunSettings) -> bool:
     if not config.twins:
         return False
     try:
@@ -233,7 +251,7 @@ def reproduce_live() -> None:
         loading.resolve_model(name)  # before anything expensive
     live = Store(LIVE)
     size = len(Store(RECORDED).read("corpus", CORPUS))
-    usual = check_settings({"store": LIVE, "corpus": CORPUS})
+    usual = check_settings({"store": LIVE, "corpus": CORPUS}, QuerySettings)
     resumed = systems.print_preflight(
         live, CORPUS, size, list(registry.default_systems().index), usual
     )

@@ -12,8 +12,16 @@ import yaml
 
 from paraguard_tools.logs.commands import OPTIONS, app
 from paraguard_utils import paths
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Settings, check_settings
+from paraguard_utils.settings import (
+    CORPUS,
+    PUBLIC_GATES,
+    BuildSettings,
+    QuerySettings,
+    StudySettings,
+    check_settings,
+)
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 corpus_app = typer.Typer(
@@ -34,7 +42,8 @@ _XSTestAnswers = Annotated[
         metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published."
     ),
 ]
-_SEED, _RISK = (Settings.model_fields[name].default for name in ("seed", "risk"))
+_SEED = SEED
+_RISK = BuildSettings.model_fields["risk"].default
 
 
 def require_live_store(name: str, corpus: str = CORPUS) -> Store:
@@ -44,7 +53,7 @@ def require_live_store(name: str, corpus: str = CORPUS) -> Store:
             "the recorded store is not written; name a live one, for example --store"
             " live"
         )
-    return Store(check_settings({"store": name, "corpus": corpus}).store)
+    return Store(check_settings({"store": name, "corpus": corpus}, StudySettings).store)
 
 
 def require_checkout() -> ModuleType:
@@ -190,7 +199,9 @@ def explorer(
     from paraguard_tools.pages import site
 
     site.write_explorer(
-        check_settings({"store": store, "corpus": corpus, "model": model})
+        check_settings(
+            {"store": store, "corpus": corpus, "model": model}, StudySettings
+        )
     )
 
 
@@ -215,7 +226,8 @@ def remedy(
             "corpus": corpus,
             "model": model,
             "system_prompts": [system_prompt],
-        }
+        },
+        QuerySettings,
     )
     if store == RECORDED:
         require_checkout()  # raises if there is no record
@@ -322,7 +334,7 @@ def sheet(
 
     Example: paraguard corpus sheet --store live --corpus mine
     """
-    check_settings({"store": store, "corpus": corpus})
+    check_settings({"store": store, "corpus": corpus}, StudySettings)
     if store == RECORDED:
         require_checkout()  # raises if there is no record
     from paraguard_utils.corpus import fidelity

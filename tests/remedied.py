@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from paraguard_lab.labels.follow_ups import LONG_ANSWER_TOKENS
 from paraguard_lab.remedies.catalogue import tuned
 from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_lab.settings import RemedySettings
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import systems
 from paraguard_utils.models import engine, prompting, trace_store
@@ -76,7 +77,9 @@ def config_of(folder, **more):
         "model": str(folder),
         "system_prompts": ["none", "safety"],
     }
-    return settings.check_settings(given | {"max_new_tokens": 24, "batch": 8} | more)
+    return settings.check_settings(
+        given | {"max_new_tokens": 24, "batch": 8} | more, RemedySettings
+    )
 
 
 def built(folder, corpora):

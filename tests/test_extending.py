@@ -65,7 +65,7 @@ LABELLER = {
         ),
     },
     "paraguard_utils/settings.py": {
-        'labeller: Literal["combined", ': 'labeller: Literal["combined", "lenient", '
+        '    "combined", "full"': '    "combined", "lenient", "full"'
     },
 }
 
@@ -158,8 +158,9 @@ assert figures.plot_lengths([1, 2, 2]).axes
         """
 import pandas as pd
 from paraguard_utils.labels import labelling
-from paraguard_utils.settings import check_settings
-given = check_settings({"store": "mine", "corpus": "mine", "labeller": "lenient"})
+from paraguard_utils.settings import AnalysisSettings, check_settings
+given = {"store": "mine", "corpus": "mine", "labeller": "lenient"}
+given = check_settings(given, AnalysisSettings)
 labels = pd.DataFrame({"label": ["reject", "accept"], "kind": ["policy", ""], "answer": "on_topic"})
 assert labelling.convert_labels(labels, given.labeller)["label"].eq("accept").all()
 """,
@@ -170,8 +171,9 @@ assert labelling.convert_labels(labels, given.labeller)["label"].eq("accept").al
         """
 from paraguard_utils import registry
 from paraguard_utils.guards import panel
-from paraguard_utils.settings import check_settings
-assert "tabulate" in check_settings({"store": "mine", "corpus": "mine"}).asked_guards()
+from paraguard_utils.settings import GuardSettings, check_settings
+given = check_settings({"store": "mine", "corpus": "mine"}, GuardSettings)
+assert "tabulate" in given.asked_guards()
 guard = panel.load_guard("tabulate")
 assert list(guard.score(["KILL THEM", "kill weeds"])) == [1, 0] and guard.axis == "toxicity"
 assert registry.display_titles(["tabulate"]) == ["Shouted"]

@@ -10,9 +10,9 @@ import pytest
 from asking import code_cells, run_here
 
 from paraguard_lab import run
-from paraguard_utils import paths, settings
+from paraguard_lab.settings import NOTEBOOK_SETTINGS
+from paraguard_utils import paths
 from paraguard_utils.errors import SettingsError, UserError
-from paraguard_utils.settings import Settings
 
 NOTEBOOKS = run.list_notebooks()
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -39,6 +39,10 @@ def test_executed_in_order_without_errors(path):
     )
 
 
+def settings_of(path):
+    return NOTEBOOK_SETTINGS[run.number_of(path)]
+
+
 @each_notebook
 def test_parameters_come_first_and_are_literals(path):
     first = code_cells(path)[0]
@@ -52,7 +56,7 @@ def test_parameters_come_first_and_are_literals(path):
     assert all(about["help"] for about in declared.values()), (
         "every parameter has a help text"
     )
-    assert set(names) <= set(Settings.model_fields)
+    assert set(names) <= set(settings_of(path).model_fields)
 
 
 @each_notebook
@@ -84,55 +88,10 @@ def test_clean_and_readable(path):
 @each_notebook
 def test_defaults_agree_with_the_settings(path):
     for name, about in papermill.inspect_notebook(path).items():
-        field = Settings.model_fields[name]
+        field = settings_of(path).model_fields[name]
         chosen = (path.stem, name) == ("07_remedies", "twins")  # by the store
         if not field.is_required() and not chosen and field.default not in ("", []):
             assert ast.literal_eval(about["default"]) == field.default, name
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"modle": "x"}, "no parameter 'modle'; did you mean 'model'"),
-        ({"k": 0}, "parameter 'k'"),
-        ({"dtype": "float16"}, "parameter 'dtype'"),
-        ({"store": "../escape"}, "parameter 'store'"),
-        ({"system_prompts": ["saftey"]}, "no system prompt 'saftey'"),
-        ({"guards": ["nobody"]}, "no guard 'nobody'"),
-        ({"weight_ppl": 0.9}, "sum to 1"),
-        ({"system_prompts": []}, "'system prompts' names nothing"),
-        (
-            {"system_prompts": "safety"},
-            r"'system prompts' is a list, not 'safety'; give it as -y 'system prompts: \[safety\]'",
-        ),
-        (
-            {"store": "a b"},
-            (
-                "'a b' is no name of a store; use letters, digits, - and _, a letter or"
-                " digit first"
-            ),
-        ),
-        (
-            {"min_risk": 0.8, "max_risk": 0.2},
-            "'min_risk': 0.8 lies above max_risk, 0.2",
-        ),
-    ],
-)
-def test_bad_parameters_are_one_clear_error(given, message):
-    with pytest.raises(SettingsError, match=message):
-        settings.freeze({"store": "recorded", "corpus": "paraguard_mini", **given})
-
-
-def test_a_parameter_of_another_notebook_is_refused():
-    with pytest.raises(SettingsError, match="no parameter 'k'"):
-        settings.freeze(
-            {
-                "__annotations__": {"store": str, "corpus": str},
-                "store": "recorded",
-                "corpus": "c",
-                "k": 10,
-            }
-        )
 
 
 @pytest.mark.parametrize(
@@ -196,16 +155,6 @@ def test_a_notebook_that_fails_ends_the_run(monkeypatch, results):
     with pytest.raises(UserError, match="03_scoring stopped"):
         run.run_notebooks((), {"model": "m"})
     assert ran == ["02", "03"]
-
-
-def test_naming_a_model_means_the_live_store():
-    base = {"store": "recorded", "corpus": "c"}
-    assert settings.freeze(base).open_store().recorded
-    assert settings.freeze(base | {"model": "m"}).open_store().name == "live"
-    assert (
-        settings.freeze(base | {"model": "m", "store": "mine"}).open_store().name
-        == "mine"
-    )
 
 
 @pytest.mark.slow

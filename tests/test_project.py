@@ -15,6 +15,7 @@ from processors import elsewhere
 
 from paraguard_lab import run
 from paraguard_lab.analysis import validity
+from paraguard_lab.report import figures as lab_figures
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.analysis import confusion, pipeline
@@ -105,7 +106,9 @@ def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sampled_systems())
 def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, results):
-    config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
+    config = settings.freeze(
+        {"store": "recorded", "corpus": "paraguard_mini"}, settings.AnalysisSettings
+    )
     traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
     store = stores.Store(
@@ -145,7 +148,9 @@ def written(folder):
     written under a folder.
     """
     name = "smollm2-135m-instruct-q4_1--none"
-    config = settings.freeze({"store": "recorded", "corpus": "paraguard_mini"})
+    config = settings.freeze(
+        {"store": "recorded", "corpus": "paraguard_mini"}, settings.AnalysisSettings
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", Path(folder))
         corpus = RECORDED.read("corpus", "paraguard_mini")
@@ -162,7 +167,7 @@ def written(folder):
             about, ClusterBootstrap(corpus["cluster_id"])
         )
         store.write("tables", "ci_correlations", frame=correlations, meta={})
-        drawn = figures.plot_ci_correlates(correlations)
+        drawn = lab_figures.plot_ci_correlates(correlations)
         patch.setattr(style, "display", lambda *_, **__: None)
         figures.publish_figure(store, "ci_correlates", drawn, correlations, {})
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
@@ -190,7 +195,7 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
             "paraguard_mini",
             name,
             recorded_corpus,
-            settings.freeze(given | {"labeller": labeller}),
+            settings.freeze(given | {"labeller": labeller}, settings.AnalysisSettings),
         )
         for labeller in ("combined", "policy")
     )
@@ -251,7 +256,10 @@ def test_parameter_files_fit_the_query_notebook(path):
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     declared = papermill.inspect_notebook(paths.NOTEBOOKS / "02_querying.ipynb")
     assert set(given) <= set(declared)
-    settings.freeze({"store": "recorded", "corpus": "paraguard_mini"} | given)
+    settings.freeze(
+        {"store": "recorded", "corpus": "paraguard_mini"} | given,
+        settings.QuerySettings,
+    )
 
 
 def test_planted_faults_fit_the_code():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
@@ -15,7 +16,7 @@ from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, original_ids
-from paraguard_utils.settings import Settings, name_remedied, name_reworded
+from paraguard_utils.settings import name_remedied, name_reworded
 from paraguard_utils.text import replace_control
 
 N_DRAWS, SAMPLING_TEMPERATURES = (
@@ -39,7 +40,7 @@ def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
 
 
 def ask_samples(
-    store: stores.Store, corpus_name: str, corpus: Corpus, settings: Settings
+    store: stores.Store, corpus_name: str, corpus: Corpus, settings: FollowUpSettings
 ) -> None:
     """Ask `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1, under
     `SAMPLED_SYSTEM_PROMPT`.
@@ -53,21 +54,22 @@ def ask_samples(
         corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER
     )
     for source in backends.resolve_backends(settings):
-        model, frames = backends.open_backend(source, settings), []
+        model, frames = source.open(settings), []
         for temperature, draw in itertools.product(
             SAMPLING_TEMPERATURES, range(N_DRAWS)
         ):
             decoding = prompting.Sampling(
                 settings.max_new_tokens, temperature=temperature, draw=draw
             )
-            place = (
-                store,
-                f"{corpus_name}--draw-{temperature}-{draw}",
+            name = f"{corpus_name}--draw-{temperature}-{draw}"
+            query = trace_store.Query(
+                stores.CorpusFiles(store, name),
                 prompts,
-                model,
                 SAMPLED_SYSTEM_PROMPT,
+                decoding,
+                settings.batch,
             )
-            traces = trace_store.query_model(*place, decoding, settings.batch)
+            traces = trace_store.query_model(model, query)
             labels = labelling.label_answers(traces, prompts)[
                 ["prompt_id", "label", "answer", "response"]
             ]
@@ -106,7 +108,7 @@ def read_samples(
 
 
 def ask_other_wordings(
-    store: stores.Store, corpus_name: str, corpus: Corpus, settings: Settings
+    store: stores.Store, corpus_name: str, corpus: Corpus, settings: FollowUpSettings
 ) -> None:
     """Ask a corpus under the other wordings of the system prompts (`safety-2`, ...).
 
@@ -116,22 +118,19 @@ def ask_other_wordings(
     """
     for source in backends.resolve_backends(settings):
         model, decoding = (
-            backends.open_backend(source, settings),
+            source.open(settings),
             prompting.Decoding(settings.max_new_tokens),
         )
         for system_prompt in registry.list_other_wordings():
-            place = (
-                store,
-                name_remedied(corpus_name, "wordings"),
+            query = trace_store.Query(
+                stores.CorpusFiles(store, name_remedied(corpus_name, "wordings")),
                 corpus,
-                model,
                 system_prompt,
                 decoding,
                 settings.batch,
+                labelling.label_in_memory(corpus, numbers=False),
             )
-            trace_store.query_model(
-                *place, withheld=labelling.label_in_memory(corpus, numbers=False)
-            )
+            trace_store.query_model(model, query)
 
 
 def read_wordings(
@@ -166,7 +165,7 @@ def ask_long_answers(
     corpus: Corpus,
     traces: Mapping[str, Traces],
     labels: Mapping[str, Labels],
-    settings: Settings,
+    settings: FollowUpSettings,
 ) -> dict[str, pd.DataFrame]:
     """Return long answers by system: ask for them if `settings.long_answers` gives a
     number, then read the store.
@@ -179,7 +178,7 @@ def ask_long_answers(
     if settings.long_answers:
         unsafe.refuse_unsafe(corpus, "long answers (long_answers)")
         vectors = encoder.stored_vectors(
-            store, corpus_name, corpus["text"], earlier=True
+            stores.CorpusFiles(store, corpus_name), corpus["text"], earlier=True
         )
         sample = set(
             corpus["prompt_id"].sample(
@@ -187,7 +186,7 @@ def ask_long_answers(
             )
         )
         for source in backends.resolve_backends(settings):
-            model = backends.open_backend(source, settings)
+            model = source.open(settings)
             for system_prompt in settings.system_prompts:
                 system = prompting.make_system_name(model.name, system_prompt)
                 drawn = sample if system_prompt == SAMPLED_SYSTEM_PROMPT else set()
@@ -197,15 +196,14 @@ def ask_long_answers(
                 asked = corpus[corpus["prompt_id"].isin(wanted)]
                 if asked.empty:
                     continue
-                place = (
-                    store,
-                    f"{corpus_name}--long",
+                query = trace_store.Query(
+                    stores.CorpusFiles(store, f"{corpus_name}--long"),
                     asked,
-                    model,
                     system_prompt,
                     prompting.Decoding(LONG_ANSWER_TOKENS),
+                    settings.batch,
                 )
-                frame = trace_store.query_model(*place, settings.batch)
+                frame = trace_store.query_model(model, query)
                 found = label_long_answers(frame, asked["text"]).assign(
                     sample=frame["prompt_id"].isin(drawn)
                 )
@@ -320,7 +318,7 @@ def reask_models(
     corpus_name: str,
     rewordings: pd.DataFrame,
     labels: Mapping[str, Labels],
-    settings: Settings,
+    settings: FollowUpSettings,
 ) -> None:
     """Ask the user's model, or the default ones, rewordings of what it rejected under
     `SAMPLED_SYSTEM_PROMPT`.
@@ -338,21 +336,18 @@ def reask_models(
         )
         if len(rows):
             model, decoding = (
-                backends.open_backend(source, settings),
+                source.open(settings),
                 prompting.Decoding(settings.max_new_tokens),
             )
-            place = (
-                store,
-                name_reworded(corpus_name),
+            query = trace_store.Query(
+                stores.CorpusFiles(store, name_reworded(corpus_name)),
                 rows,
-                model,
                 SAMPLED_SYSTEM_PROMPT,
                 decoding,
                 settings.batch,
+                labelling.label_in_memory(rows, numbers=False),
             )
-            trace_store.query_model(
-                *place, withheld=labelling.label_in_memory(rows, numbers=False)
-            )
+            trace_store.query_model(model, query)
 
 
 def reask_guards(
@@ -361,7 +356,7 @@ def reask_guards(
     rewordings: pd.DataFrame,
     labels: Mapping[str, Labels],
     guards: Mapping[str, contract.Guard],
-    settings: Settings,
+    settings: FollowUpSettings,
 ) -> None:
     """Ask guards the rewordings of what each rejected (`reask_models`).
 

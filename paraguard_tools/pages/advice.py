@@ -19,7 +19,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import CORPUS, SERVED_PREFIX, Settings
+from paraguard_utils.settings import CORPUS, SERVED_PREFIX, QuerySettings
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
 # The table of 07: remedies by system, as `remedies.effects.table` makes it
@@ -106,7 +106,7 @@ def find_measured_remedies(
     return same[same["system"] == (known - frr).abs().idxmin()], record.name
 
 
-def write_advice(config: Settings) -> list[str]:
+def write_advice(config: QuerySettings) -> list[str]:
     """Write a system's advice to the store's `advice/TARGET/`: brittle clusters, rows
     of the map, examples, and text.
 
@@ -169,7 +169,7 @@ def write_advice(config: Settings) -> list[str]:
     return [*lines, "", f"written: {paths.display_path(folder)}"]
 
 
-def _system(store: Store, config: Settings) -> str:
+def _system(store: Store, config: QuerySettings) -> str:
     """Return the model's system under the system prompt.
 
     Its answers, labels, pairs and scores are in the store.
@@ -177,7 +177,7 @@ def _system(store: Store, config: Settings) -> str:
     (system_prompt,) = config.system_prompts
     of = {
         name.rpartition("--")[2]: name
-        for name in trace_store.find_systems(store, config.corpus, config.model)
+        for name in trace_store.find_systems(CorpusFiles(store, config.corpus), config.model)
     }
     whose = f"of model {config.model!r} on {config.corpus} under the system prompt {system_prompt}"
     asks = _command("02 03", config, f'-p system prompts="[{system_prompt}]"')
@@ -198,7 +198,7 @@ def _system(store: Store, config: Settings) -> str:
     return of[system_prompt]
 
 
-def _command(notebooks: str, config: Settings, *more: str) -> str:
+def _command(notebooks: str, config: QuerySettings, *more: str) -> str:
     """Return the command that runs notebooks on this model, with a live store in place
     of the recorded one.
     """
@@ -244,7 +244,7 @@ def _brittle_lines(
 
 
 def _remedy_lines(
-    found: tuple[Table, str] | None, system: str, config: Settings
+    found: tuple[Table, str] | None, system: str, config: QuerySettings
 ) -> list[str]:
     """Describe what the map says, and of whom."""
     if found is None:
@@ -297,7 +297,7 @@ def _remedy_lines(
     return [*lines, f"   Measured on {title}, in the {place} store"]
 
 
-def _try(system: str, config: Settings, remedy: str = "") -> list[str]:
+def _try(system: str, config: QuerySettings, remedy: str = "") -> list[str]:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_system(system):
         return [
@@ -332,7 +332,7 @@ def _effects(row: dict[str, Any]) -> str:
 
 
 def _tuning_lines(
-    counts: dict[str, Any], file: Path, cut: bool, system: str, config: Settings
+    counts: dict[str, Any], file: Path, cut: bool, system: str, config: QuerySettings
 ) -> list[str]:
     """Describe the examples and their use."""
     counted = (

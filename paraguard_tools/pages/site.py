@@ -17,7 +17,7 @@ from paraguard_utils.analysis import pipeline
 from paraguard_utils.labels import systems
 from paraguard_utils.models import trace_store
 from paraguard_utils.report import tables
-from paraguard_utils.settings import CORPUS, Settings, check_settings
+from paraguard_utils.settings import CORPUS, StudySettings, check_settings
 from paraguard_utils.stores import RECORDED, Store
 
 
@@ -45,14 +45,14 @@ def write_html(folder: Path | None = None) -> None:
         markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), filled)
         page = handout.render_page(file, markdown, notebooks)
         stores.write_text(folder / handout.SITE_PAGES[file], page)
-    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}), folder)
+    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}, StudySettings), folder)
     print(
         f"open {paths.display_path(folder / 'index.html')}, which links to the report"
         " and all other pages"
     )
 
 
-def write_explorer(config: Settings, folder: Path | None = None) -> None:
+def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
     """Write the explorer of a store's decisions on one corpus.
 
     If the settings name a model, it has the systems of that model only.
@@ -77,12 +77,12 @@ def write_explorer(config: Settings, folder: Path | None = None) -> None:
     )
 
 
-def describe_model(config: Settings) -> list[str]:
+def describe_model(config: StudySettings) -> list[str]:
     """Say what was found of each system of a user's model, and where to look next."""
     store = config.open_store()
     lines = []
     if store.has("tables", "table1_rephrasing"):
-        names = trace_store.find_systems(store, config.corpus, config.model)
+        names = trace_store.find_systems(CorpusFiles(store, config.corpus), config.model)
         table = store.read("tables", "table1_systems")
         table = table[
             table["system"].isin(names) & (table["interpretation"] == "relative")

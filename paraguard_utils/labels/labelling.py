@@ -18,7 +18,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
-from paraguard_utils.settings import Settings
+from paraguard_utils.settings import Labeller
 from paraguard_utils.text import replace_control
 
 LABELLER = "cues+classifier-3"
@@ -33,7 +33,7 @@ _ANSWERS_NOT_KEPT = (
 
 REJECTION_KINDS = (*refusals.REFUSAL_KINDS, "partial")
 STOPPED_KIND = "blocked"  # of a rejection that a provider's filter made
-LABELLERS: tuple[str, ...] = get_args(Settings.model_fields["labeller"].annotation)
+LABELLERS: tuple[str, ...] = get_args(Labeller)
 """Ways to decide what is a rejection; `combined` is the usual one (`docs/method.md`,
 Labels).
 """

@@ -19,7 +19,7 @@ from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, Settings
+from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, QuerySettings
 from paraguard_utils.stores import Store
 
 
@@ -28,7 +28,7 @@ def print_preflight(
     corpus_name: str,
     size: int,
     names: Sequence[str],
-    settings: Settings,
+    settings: QuerySettings,
     kind: str = "traces",
 ) -> int:
     """Print on stderr how much is left to ask the systems `names`, of `size` prompts
@@ -101,7 +101,7 @@ def print_preflight(
 
 
 def ask_systems(
-    store: Store, corpus_name: str, corpus: Corpus, settings: Settings
+    store: Store, corpus_name: str, corpus: Corpus, settings: QuerySettings
 ) -> dict[str, Traces]:
     """Return traces by chat system, in corpus order; live stores ask what they lack.
 
@@ -146,7 +146,7 @@ def ask_systems(
 
 
 def _ask_until_sure(
-    store: Store, corpus_name: str, corpus: Corpus, settings: Settings
+    store: Store, corpus_name: str, corpus: Corpus, settings: QuerySettings
 ) -> None:
     """Ask clusters in random order until it is sure whether DR lies above
     `settings.stop`; print a line a system.
@@ -165,7 +165,7 @@ def _ask_until_sure(
     ]
     print_preflight(store, corpus_name, len(corpus), names, settings)
     for source in sources:
-        model = backends.open_backend(source, settings)
+        model = source.open(settings)
         for system_prompt in settings.system_prompts:
 
             def decide(
@@ -200,7 +200,7 @@ def _asked(
     store: Store,
     corpus_name: str,
     corpus: Corpus,
-    settings: Settings,
+    settings: QuerySettings,
     labels_only: bool = False,
 ) -> dict[str, pd.DataFrame]:
     """Ask the user's model, or the default ones, what a live store lacks.
@@ -249,7 +249,7 @@ def _asked(
     )
     query = partial(query, withheld=withheld, shard=settings.parts(), trial=trial)
     for source in sources:
-        model = backends.open_backend(source, settings)
+        model = source.open(settings)
         own = {
             prompting.make_system_name(model.name, system_prompt): query(
                 model, system_prompt
@@ -263,7 +263,7 @@ def _asked(
 
 
 def ask_labels_only(
-    store: Store, corpus_name: str, corpus: Corpus | None, settings: Settings
+    store: Store, corpus_name: str, corpus: Corpus | None, settings: QuerySettings
 ) -> dict[str, Labels]:
     """Return, by system, labels of answers to somebody else's prompts that ask for
     harm; nothing else is kept.
@@ -299,7 +299,7 @@ def label_systems(
     corpus_name: str,
     corpus: Corpus,
     traces: Mapping[str, Traces],
-    settings: Settings,
+    settings: QuerySettings,
 ) -> dict[str, Labels]:
     """Return each system's labels in trace order: the store's if they fit its traces,
     else made ones.
@@ -330,7 +330,7 @@ def label_systems(
 
 
 def ask_harmful_requests(
-    store: Store, outside: Corpus | None, settings: Settings
+    store: Store, outside: Corpus | None, settings: QuerySettings
 ) -> dict[str, dict[str, Labels]]:
     """Return labels, by corpus and system, of answers to our twins and to XSTest's
     unsafe prompts (`outside`).
@@ -351,7 +351,7 @@ def ask_harmful_requests(
     return found | ({XSTEST: outside_labels} if outside_labels else {})
 
 
-def _for_twins(settings: Settings) -> Settings:
+def _for_twins(settings: QuerySettings) -> QuerySettings:
     return settings.model_copy(
         update={
             "system_prompts": settings.twins_system_prompts or settings.system_prompts
@@ -359,7 +359,7 @@ def _for_twins(settings: Settings) -> Settings:
     )
 
 
-def _twins_to_ask(store: Store, settings: Settings) -> bool:
+def _twins_to_ask(store: Store, settings: QuerySettings) -> bool:
     """Return whether there are twins to ask; if wanted ones cannot be asked, print why."""
     if not settings.twins or settings.twins == settings.corpus:
         return False
@@ -393,7 +393,7 @@ def _twins_to_ask(store: Store, settings: Settings) -> bool:
 
 
 def judge_systems(
-    store: Store, corpus_name: str, traces: dict[str, Traces], settings: Settings
+    store: Store, corpus_name: str, traces: dict[str, Traces], settings: QuerySettings
 ) -> dict[str, Labels]:
     """Return a judge's labels by system, in trace order: asked if `settings.judge` is
     given, else those in the store.
@@ -457,7 +457,7 @@ def list_decided_systems(
 
 
 def list_systems_to_score(
-    store: Store, corpus_name: str, settings: Settings
+    store: Store, corpus_name: str, settings: QuerySettings
 ) -> tuple[list[str], list[str]]:
     """Return the chat systems with traces and labels in this store, and the published
     ones without.

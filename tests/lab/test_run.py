@@ -202,7 +202,7 @@ def test_a_system_that_was_asked_but_not_labelled_is_not_scored(results):
         f"labels/c/{CHAT[0]}.csv",
         f"traces/c/{OPTIONAL[0]}.parquet",
     )
-    config = settings.freeze({"store": "mine", "corpus": "c"})
+    config = settings.freeze({"store": "mine", "corpus": "c"}, settings.StudySettings)
     own, recorded = systems.list_systems_to_score(store, "c", config)
     assert own == [CHAT[0]] and recorded == [name for name in CHAT if name != CHAT[0]]
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab.labels import follow_ups
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
@@ -26,9 +27,9 @@ def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
 
 def test_true_is_the_sixty_clusters_that_it_meant(capsys):
     given = {"store": "test", "corpus": "c"}
-    assert settings.check_settings(given | {"draw": True}).draw == 60
+    assert settings.check_settings(given | {"draw": True}, FollowUpSettings).draw == 60
     assert "true is read as 60" in capsys.readouterr().err
-    assert settings.check_settings(given | {"draw": False}).draw == 0
+    assert settings.check_settings(given | {"draw": False}, FollowUpSettings).draw == 0
 
 
 @pytest.mark.slow
@@ -43,7 +44,9 @@ def test_every_draw_is_asked_once_and_kept(
         "model": str(tiny_folder),
         "system_prompts": ["safety"],
     }
-    config = settings.check_settings(given | {"max_new_tokens": 4, "draw": 60})
+    config = settings.check_settings(
+        given | {"max_new_tokens": 4, "draw": 60}, FollowUpSettings
+    )
     follow_ups.ask_samples(store, "c", corpus, config)
     (name,) = [
         file.stem for file in store.path("samples", "c", "x").parent.glob("*.parquet")

@@ -5,10 +5,11 @@ kept.
 import numpy as np
 import pandas as pd
 import pytest
-from test_guards import guard
+from guarding import guard
 
 from paraguard_lab.corpus import reword
 from paraguard_lab.labels import follow_ups
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
@@ -103,7 +104,7 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
     )
     decided = {system: labels_of("reject", "accept", "accept")}
     follow_ups.reask_models(
-        store, "mine", made, decided, settings.check_settings(given)
+        store, "mine", made, decided, settings.check_settings(given, FollowUpSettings)
     )
     kept = store.read("labels", "mine--reworded", system)
     assert (
@@ -116,13 +117,17 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
         and not (results / "test" / "traces").exists()
     )
     follow_ups.reask_models(
-        store, "mine", made, decided, settings.check_settings(given)
+        store, "mine", made, decided, settings.check_settings(given, FollowUpSettings)
     )
     assert len(answers) == len(kept)  # nothing is asked twice
     # a system that rejects nothing, or was not asked, has nothing to be asked again
     for labels in ({system: labels_of("accept", "accept", "accept")}, {}):
         follow_ups.reask_models(
-            store, "other", made, labels, settings.check_settings(given)
+            store,
+            "other",
+            made,
+            labels,
+            settings.check_settings(given, FollowUpSettings),
         )
     assert not store.has("labels", "other--reworded", system)
 
@@ -142,7 +147,9 @@ def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
         "broken": labels_of("reject", "reject", "accept"),
         "long": labels_of("accept", "reject", "accept"),
     }
-    config = settings.check_settings({"store": "test", "corpus": "mine"})
+    config = settings.check_settings(
+        {"store": "test", "corpus": "mine"}, FollowUpSettings
+    )
     follow_ups.reask_guards(store, "mine", made, decided, guards, config)
     assert "left out: the guard broken fails on every text" in capsys.readouterr().err
     kept = store.read("labels", "mine--reworded", "long").set_index("prompt_id")[
@@ -164,7 +171,7 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
         "max_new_tokens": 4,
         "system_prompts": ["safety"],
     }
-    config = settings.check_settings(given)
+    config = settings.check_settings(given, FollowUpSettings)
     model = loading.resolve_model(str(tiny_folder)).name
     follow_ups.ask_other_wordings(store, "mine", corpus, config)
     asked = sorted(

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab.labels import follow_ups
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
@@ -104,7 +105,7 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
         "system_prompts": system_prompts,
         "long_answers": 3,
     }
-    config = settings.check_settings(given)
+    config = settings.check_settings(given, FollowUpSettings)
     names = [
         prompting.make_system_name(tiny_model.name, system_prompt)
         for system_prompt in system_prompts

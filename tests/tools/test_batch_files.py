@@ -227,7 +227,9 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(
         "model": "openai/x",
         "base_url": f"file://{tmp_path}",
     }
-    config = settings.check_settings(given | {"system_prompts": ["none", "safety"]})
+    config = settings.check_settings(
+        given | {"system_prompts": ["none", "safety"]}, settings.QuerySettings
+    )
     assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)
     with pytest.raises(SystemExit) as ended:
         systems.ask_systems(

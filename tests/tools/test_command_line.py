@@ -48,7 +48,7 @@ def test_readme_names_only_commands_that_there_are():
 
 
 def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
-    assert settings.Settings.model_fields["risk"].default == risk.RISK_VERSION
+    assert settings.BuildSettings.model_fields["risk"].default == risk.RISK_VERSION
 
 
 @pytest.mark.parametrize(

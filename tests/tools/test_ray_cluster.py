@@ -16,6 +16,7 @@ import pytest
 from asking import ask, identical
 from test_commands import SEEDS, clone  # noqa: F401 (a fixture)
 
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_tools.servers import ray_cluster, served
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
@@ -60,7 +61,8 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch):
 def test_what_a_cluster_cannot_do_is_said_at_once(more):
     with pytest.raises(SettingsError, match="device"):
         settings.check_settings(
-            {"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more}
+            {"store": "live", "corpus": "x", "model": NAME, "device": "ray", **more},
+            FollowUpSettings,
         )
 
 
@@ -72,7 +74,7 @@ def test_a_served_model_is_asked_from_here_whatever_the_device():
         "base_url": "http://host/v1",
         "device": "ray",
     }
-    config = settings.check_settings(given)
+    config = settings.check_settings(given, FollowUpSettings)
     assert isinstance(
         backends.open_backend(backends.resolve_backends(config)[0], config),
         served.ServerBackend,

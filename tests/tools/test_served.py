@@ -625,7 +625,8 @@ def test_what_a_server_calls_the_model(server, model, name):
 def test_a_secret_in_the_address_is_refused_and_not_repeated(url):
     with pytest.raises(SettingsError, match="OPENAI_API_KEY") as caught:
         settings.check_settings(
-            {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url}
+            {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url},
+            settings.QuerySettings,
         )
     assert "QUOKKA" not in str(caught.value)
 
@@ -636,7 +637,8 @@ def test_a_secret_in_the_address_is_refused_and_not_repeated(url):
 def test_an_address_that_is_none_is_one_line(url):
     with pytest.raises(SettingsError, match="base_url") as caught:
         settings.check_settings(
-            {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url}
+            {"store": "test", "corpus": "mine", "model": "openai/m", "base_url": url},
+            settings.QuerySettings,
         )
     assert "QUO" not in str(caught.value)
 
@@ -649,7 +651,7 @@ def test_a_folder_may_have_any_name():
             "model": "openai/m",
             "base_url": url,
         }
-        assert settings.check_settings(given).base_url == url
+        assert settings.check_settings(given, settings.QuerySettings).base_url == url
 
 
 @pytest.mark.slow
@@ -712,7 +714,8 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
         "base_url": model.base_url,
     }
     config = settings.check_settings(
-        given | {"system_prompts": ["safety"], "max_new_tokens": 8, "limit": 2}
+        given | {"system_prompts": ["safety"], "max_new_tokens": 8, "limit": 2},
+        settings.QuerySettings,
     )
     tried = systems.ask_systems(stores.Store("test"), "mine", corpus.head(2), config)
     assert [len(frame) for frame in tried.values()] == [2]

@@ -70,7 +70,9 @@ def config_of(folder, **more):
         "model": str(folder),
         "system_prompts": ["none", "safety"],
     }
-    return settings.check_settings(given | {"max_new_tokens": 4, "batch": 2} | more)
+    return settings.check_settings(
+        given | {"max_new_tokens": 4, "batch": 2} | more, settings.QuerySettings
+    )
 
 
 def asked_and_labelled(corpus, config):

@@ -34,7 +34,9 @@ N = len(SEEDS) * len(STRATEGIES)
 
 
 def config(**given):
-    return settings.check_settings({"store": "test", "corpus": "mine"} | given)
+    return settings.check_settings(
+        {"store": "test", "corpus": "mine"} | given, settings.CorpusSettings
+    )
 
 
 def body_of(text, reason="stop"):

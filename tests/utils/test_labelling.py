@@ -281,7 +281,9 @@ def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_r
 ):
     store, config = (
         stores.Store("test"),
-        settings.check_settings({"store": "test", "corpus": "mine"}),
+        settings.check_settings(
+            {"store": "test", "corpus": "mine"}, settings.QuerySettings
+        ),
     )
     corpus = pd.DataFrame({"prompt_id": ["a-0", "a-1"], "text": ["how?", "why?"]})
     traces = corpus[["prompt_id"]].assign(
@@ -305,7 +307,9 @@ def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_r
 def test_a_judge_s_stop_is_read_as_a_refusal_too(results):
     store, config = (
         stores.Store("test"),
-        settings.check_settings({"store": "test", "corpus": "mine"}),
+        settings.check_settings(
+            {"store": "test", "corpus": "mine"}, settings.QuerySettings
+        ),
     )
     traces = pd.DataFrame(
         {"prompt_id": ["a-0", "a-1"], "key": "k", "response": ["", "Here is how."]}

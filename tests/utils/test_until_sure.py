@@ -10,7 +10,7 @@ from scipy.stats import norm
 from paraguard_utils.core import disagreement
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.labels import systems
-from paraguard_utils.settings import check_settings
+from paraguard_utils.settings import QuerySettings, check_settings
 from paraguard_utils.stores import Store
 
 
@@ -98,7 +98,7 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
             Store("test"),
             "mini",
             recorded_corpus,
-            check_settings(given | {"stop": 0.5}),
+            check_settings(given | {"stop": 0.5}, QuerySettings),
         )
     asked, printed = len(answers), capsys.readouterr().out
     assert ended.value.code == 0 and 300 <= asked < 1200
@@ -107,7 +107,7 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
         in printed
     )
     found = systems.ask_systems(
-        Store("test"), "mini", recorded_corpus, check_settings(given)
+        Store("test"), "mini", recorded_corpus, check_settings(given, QuerySettings)
     )
     assert len(answers) == 1200 and [len(traces) for traces in found.values()] == [1200]
 
@@ -125,5 +125,6 @@ def test_only_a_plain_live_run_stops_early(more):
                 "stop": 0.8,
                 "model": "m" if "base_url" in more else "",
             }
-            | more
+            | more,
+            QuerySettings,
         )

@@ -1,0 +1,95 @@
+"""Parameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
+
+import sys
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from paraguard_utils import settings
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.settings import (
+    RAY_DEVICE,
+    AnalysisSettings,
+    BuildSettings,
+    GuardChoice,
+    Parameters,
+    QueryOptions,
+    StudySettings,
+    TwinOptions,
+)
+
+
+class FollowUpSettings(StudySettings, QueryOptions):
+    """Parameters of A0."""
+
+    judge: str = ""
+    long_answers: int = Field(0, ge=0)
+    draw: int = Field(0, ge=0)
+    wordings: bool = False
+
+    @field_validator("draw", mode="before")
+    @classmethod
+    def _clusters_to_draw(cls, value: object) -> object:
+        """Read the earlier `true` as the 60 clusters that it meant."""
+        if value is True:
+            print(
+                "parameter 'draw' is a number of clusters now; true is read as 60, for"
+                " one release",
+                file=sys.stderr,
+            )
+            return 60
+        return value
+
+    @model_validator(mode="after")
+    def _judge_is_on_this_machine(self) -> Self:
+        if self.device == RAY_DEVICE and self.judge:
+            raise SettingsError(
+                "parameter 'judge': a judge is asked on this machine, in a run without"
+                " device=ray"
+            )
+        return self
+
+
+class ValiditySettings(AnalysisSettings):
+    """Parameters of 06."""
+
+
+class RemedySettings(GuardChoice, AnalysisSettings, TwinOptions, QueryOptions):
+    """Parameters of 07."""
+
+    remedies: list[str] = Field([])
+
+
+class LabelCheckSettings(StudySettings):
+    """Parameters of A1."""
+
+
+class WriterSettings(BuildSettings):
+    """Parameters of A2."""
+
+    paraphraser: str = ""
+
+
+class DetailSettings(AnalysisSettings, TwinOptions):
+    """Parameters of A3."""
+
+
+class RunSettings(GuardChoice, TwinOptions):
+    """What a run of several notebooks must know itself; each takes its own besides."""
+
+
+NOTEBOOK_SETTINGS: dict[str, type[Parameters]] = {
+    "00": settings.ResultsSettings,
+    "01": settings.CorpusSettings,
+    "02": settings.QuerySettings,
+    "03": settings.ScoringSettings,
+    "04": settings.CohortSettings,
+    "05": settings.GuardSettings,
+    "06": ValiditySettings,
+    "07": RemedySettings,
+    "A0": FollowUpSettings,
+    "A1": LabelCheckSettings,
+    "A2": WriterSettings,
+    "A3": DetailSettings,
+}
+"""The model of each notebook's parameters, by its number."""
