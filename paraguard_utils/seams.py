@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,16 @@ from paraguard_utils.errors import SettingsError
 
 @cache
 def find_extensions(group: str) -> dict[str, EntryPoint]:
-    """Return what packages added to the list `paraguard.GROUP`, by name."""
-    found = entry_points(group=f"paraguard.{group}")
-    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+    """Return what packages added to the list `paraguard.GROUP`, by name, sorted.
+
+    `importlib.metadata.entry_points` would read one distribution of a name only: in a
+    checkout, what an earlier build has left there, rather than what is installed.
+    """
+    found = {}
+    for distribution in distributions():
+        for point in distribution.entry_points.select(group=f"paraguard.{group}"):
+            found[point.name] = point
+    return dict(sorted(found.items()))
 
 
 @cache

@@ -1,33 +1,43 @@
-"""A model's own refusal as a guard: how likely its answer's first token opens one
-(`docs/method.md`, Guards).
+"""A model's own refusal as a guard: how likely its answer's first token opens one.
 
 It is read from recorded traces of the model without a system prompt, so that no model
-is asked. p(refuse) is also what remedies decide by.
+is queried (`docs/method.md`, Guards). p(refuse) is also what remedies decide by.
 """
 
 import re
-import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
-from paraguard_tools.guards.formats import parse_guard_entry
 from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.guards.contract import Guard
+from paraguard_utils.errors import DataError, Missing, SettingsError
+from paraguard_utils.guards.contract import Guard, GuardOptions
+from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.models import trace_store
-from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import Settings
+from paraguard_utils.schemas import Labels, Traces
+from paraguard_utils.stores import CorpusFiles
 
 FOLDS = 5  # of the clusters that teach
 
 
+class RefusalEntry(GuardEntry):
+    """A chat model, and the share of harmless prompts that its refusal may reject."""
+
+    model: str
+    instruction: str = "none"
+    axis: str = "harm"
+    rejects: float = Field(0.05, gt=0, lt=1)
+
+
 class RefusalRates(NamedTuple):
-    """The share of rejections among answers that begin with a token, shrunk to the
-    share among all answers.
+    """By first token of an answer, the share of rejections.
+
+    Shares are shrunk to `base`, the share among all answers.
     """
 
     shares: pd.Series
@@ -39,69 +49,69 @@ class RefusalRates(NamedTuple):
 
 
 def first_tokens(traces: Traces) -> np.ndarray:
-    """Return the token that begins each greedy answer."""
+    """Return the token that begins each greedy answer, shape (n_prompts,)."""
     return np.array([ids[0] for ids in traces["next_ids"]], int)
 
 
 def fit_refusal_rates(traces: Traces, labels: Labels) -> RefusalRates:
-    """Learn which first tokens begin rejections, from traces and labels of the same
-    prompts in the same order.
+    """Learn which first tokens begin rejections.
+
+    Traces and labels are of the same prompts, in the same order.
     """
     label = labels["label"].to_numpy()
-    decided = np.isin(label, ["accept", "reject"])
-    rejected = pd.Series((label == "reject")[decided].astype(float))
+    is_decided = np.isin(label, ["accept", "reject"])
+    rejected = pd.Series((label[is_decided] == "reject").astype(float))
     base = float(rejected.mean()) if len(rejected) else 0.0
-    groups = rejected.groupby(first_tokens(traces)[decided])
+    groups = rejected.groupby(first_tokens(traces)[is_decided])
     return RefusalRates((groups.sum() + base) / (groups.count() + 1), base)
 
 
 def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
-    """Return p(refuse) of each trace, in [0, 1].
+    """Return p(refuse) of each trace, in [0, 1], shape (n_prompts,).
 
     Unlisted tokens count with the base rate.
     """
     if traces.empty:
         return np.zeros(0)
     lengths = traces["next_ids"].map(len).to_numpy()
-    tokens, p = (
-        np.concatenate(traces[name].to_list()) for name in ("next_ids", "next_logprobs")
-    )
-    p = np.exp(p.astype(float))
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])
-    listed, refused = (
-        np.add.reduceat(p, starts),
-        np.add.reduceat(p * known.of(tokens), starts),
-    )
-    return np.clip(refused + np.maximum(0.0, 1 - listed) * known.base, 0, 1).round(
-        9
-    )  # processors differ in the 16th
+    tokens = np.concatenate(traces["next_ids"].to_list())
+    logprobs = np.concatenate(traces["next_logprobs"].to_list())
+    p = np.exp(logprobs.astype(float))
+    listed = np.add.reduceat(p, starts)
+    refused = np.add.reduceat(p * known.of(tokens), starts)
+    unlisted = np.maximum(0.0, 1 - listed)
+    # Rounded, since processors differ in the 16th digit
+    return np.clip(refused + unlisted * known.base, 0, 1).round(9)
 
 
 def cross_fit(
     traces: Traces, labels: Labels, clusters: pd.Series, teaches: np.ndarray
 ) -> np.ndarray:
-    """Return p(refuse) of each prompt, by what other clusters taught, which are dealt
-    to `FOLDS` folds.
+    """Return p(refuse) of each prompt, as the clusters of other folds taught it.
 
-    All four are of the same n prompts in the same order; a twin has its benign cluster,
-    so that it is scored in that one's fold. `teaches` says which are used to learn. At
-    least `FOLDS` clusters must teach.
+    Parameters
+    ----------
+    traces, labels : Traces, Labels
+        Of n prompts, in the same order.
+    clusters : Series of shape (n,)
+        The cluster of each prompt; a twin has its benign cluster, so that it is scored
+        in that one's fold.
+    teaches : array of bool, shape (n,)
+        Which prompts are used to learn, of at least `FOLDS` clusters.
     """
     names = np.unique(clusters[teaches])
-    dealt = pd.Series(
-        np.random.default_rng(SEED).permutation(len(names)) % FOLDS, names
-    )
-    fold = clusters.map(
-        dealt
-    ).to_numpy()  # NaN, which is in no fold, where a cluster does not teach
-    found = p_refuse(traces, fit_refusal_rates(traces[teaches], labels[teaches]))
+    folds = np.random.default_rng(SEED).permutation(len(names)) % FOLDS
+    # NaN, which is in no fold, for a cluster that does not teach
+    fold = clusters.map(pd.Series(folds, names)).to_numpy()
+    rates = fit_refusal_rates(traces[teaches], labels[teaches])
+    scores = p_refuse(traces, rates)
     for number in range(FOLDS):
-        own = fold == number
-        found[own] = p_refuse(
-            traces[own],
-            fit_refusal_rates(traces[teaches & ~own], labels[teaches & ~own]),
-        )
-    return found
+        in_fold = fold == number
+        others = teaches & ~in_fold
+        rates = fit_refusal_rates(traces[others], labels[others])
+        scores[in_fold] = p_refuse(traces[in_fold], rates)
+    return scores
 
 
 def choose_by_share(scores: np.ndarray, rejected: float) -> float:
@@ -109,102 +119,128 @@ def choose_by_share(scores: np.ndarray, rejected: float) -> float:
 
     1 if more than that are equal on top.
     """
-    cuts, counts = np.unique(scores, return_counts=True)
+    thresholds, counts = np.unique(scores, return_counts=True)
     reach = counts[::-1].cumsum()[::-1] / len(scores)
-    return float(min(cuts[reach <= rejected], default=1.0))
+    return float(min(thresholds[reach <= rejected], default=1.0))
 
 
-def load_refusal_guards(
-    store: stores.Store, settings: Settings, corpus: Corpus, twins: Corpus
-) -> list[str | Guard]:
-    """Return the guards that 05 asks: a model's own refusal ready to score both
-    corpora, any other by its name.
+def make_refusal_guard(
+    name: str, fields: Mapping[str, Any], options: GuardOptions
+) -> Guard:
+    """Make a guard of a model's own refusal, from its answers in `options.store`.
 
-    `settings` names the guards and the corpora, of which `twins` may be empty. A model
-    whose answers are not in the store, or teach too little, is named on stderr and left
-    out; if it is `settings.guard`, that is a DataError.
+    The first of `options.corpora` teaches, each of its clusters those of other folds.
+    The guard scores the prompts of all corpora to which the store has the answers.
+
+    Raises
+    ------
+    Missing
+        If the model's answers to the first corpus are not in the store.
+    DataError
+        If they cannot teach: too few clusters, or no probabilities of first tokens.
+    SettingsError
+        In place of both, if the user named the guard (`refusal:MODEL`); and if no
+        corpora are given.
     """
-    found: list[str | Guard] = []
-    for name in settings.asked_guards("guard", "refusal"):
-        try:
-            known = registry.is_refusal(name)
-            found.append(
-                _load(store, name, {settings.corpus: corpus, settings.twins: twins})
-                if known
-                else name
-            )
-        except DataError as error:
-            if name == settings.guard:
-                raise
-            print(f"left out: {error}", file=sys.stderr)
-    return found
-
-
-def _load(store: stores.Store, name: str, corpora: dict[str, Corpus]) -> Guard:
-    """Return a model's own refusal as a guard.
-
-    The first corpus teaches, each cluster those of other folds.
-    """
-    model = name.removeprefix(registry.REFUSAL_PREFIX)
-    name = name if name == model else re.sub(r"[^\w.-]+", "-", f"{model}-refusal")
-    known = registry.guard_entries("panel").get(name, {})
-    entry = parse_guard_entry(
-        name, {"kind": "refusal", "model": model, "axis": "harm", **known}
-    )
-    (of, corpus), (_, twins) = corpora.items()
-    systems = trace_store.find_systems(store, of, entry.model)
-    system = next((one for one in systems if one.endswith("--none")), "")
-    if not all(
-        store.has("traces", one, system) for one, texts in corpora.items() if len(texts)
-    ):
-        raise Missing(
-            f"{name}: the {store.name} store lacks answers of {entry.model} without a"
-            f" system prompt; run: paraguard run 02 --store {store.name} --model"
-            f" {entry.model} -p system prompts='[none]'"
+    entry = parse_guard_entry(name, fields, RefusalEntry)
+    is_published = name in registry.guard_entries("panel")
+    if not is_published:
+        name = re.sub(r"[^\w.-]+", "-", f"{entry.model}-refusal")
+    if not options.store or not options.corpora:
+        raise SettingsError(
+            f"the guard {name} is read from a model's recorded answers, in"
+            " 05_guard_comparison only"
         )
-    every = [
-        trace_store.read_traces(store, one, texts, system)
-        for one, texts in corpora.items()
-        if len(texts)
-    ]
-    traces, prompts = (
-        pd.concat(every, ignore_index=True),
-        pd.concat([corpus, twins], ignore_index=True),
-    )
-    if not traces["next_ids"].map(len).all():
-        raise DataError(
-            f"{name}: its server told no probabilities of first tokens; use one that"
-            " does, or weights"
-        )
-    own = store.read("labels", of, system).set_index("prompt_id")["label"]
-    labels = pd.DataFrame(
-        {"prompt_id": prompts["prompt_id"], "label": prompts["prompt_id"].map(own)}
-    )
-    teaches = np.arange(len(prompts)) < len(corpus)
-    if (n := corpus["cluster_id"].nunique()) < FOLDS:
-        raise DataError(
-            f"{name}: there are {n} clusters; at least {FOLDS} are needed to learn what"
-            " a refusal is"
-        )
+    try:
+        recorded = _read_answers(name, entry, options)
+    except DataError as error:
+        if is_published:
+            raise
+        raise SettingsError(str(error)) from None
     scores = cross_fit(
-        traces, labels, unsafe.benign_cluster_of(prompts["cluster_id"]), teaches
+        recorded.traces, recorded.labels, recorded.clusters, recorded.teaches
     )
-    scores = np.array(
-        [float(f"{score:.5g}") for score in scores]
-    )  # as they are kept, so that the cut is one of them
-    by_text = dict(zip(prompts["text"], scores, strict=True))
+    # As scores are kept, so that the threshold is one of them
+    scores = np.array([float(f"{score:.5g}") for score in scores])
+    by_text = dict(zip(recorded.texts, scores, strict=True))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        if not by_text.keys() & set(texts):
+        if by_text.keys().isdisjoint(texts):
             raise Missing(
                 f"{name}: it is read from recorded answers, and there are none to these"
                 " prompts"
             )
         return np.array([by_text.get(text, np.nan) for text in texts])
 
-    weights = stores.read_meta(store.path("traces", of, system))["weights_id"]
-    version = f"{weights[:12]}-{stores.frame_hash(labels[teaches])[:12]}"
-    about = entry.described | {
-        "threshold": choose_by_share(scores[teaches], entry.rejects)
-    }
-    return Guard(name=name, version=version, score=score, **about)
+    taught_by = stores.frame_hash(recorded.labels[recorded.teaches])
+    threshold = choose_by_share(scores[recorded.teaches], entry.rejects)
+    return Guard(
+        name=name,
+        version=f"{recorded.weights_id[:12]}-{taught_by[:12]}",
+        score=score,
+        **{**entry.described, "threshold": threshold},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Answers:
+    """What a model answered to several corpora, prompt by prompt in the same order."""
+
+    texts: pd.Series
+    clusters: pd.Series  # of a twin, its benign one
+    traces: Traces
+    labels: Labels  # NaN except for the first corpus
+    teaches: np.ndarray  # whether a prompt is of the first corpus
+    weights_id: str
+
+
+def _read_answers(name: str, entry: RefusalEntry, options: GuardOptions) -> _Answers:
+    """Read a model's answers without a system prompt, to the corpora that have some."""
+    assert options.store is not None
+    corpus_name, corpus = next(iter(options.corpora.items()))
+    files = CorpusFiles(options.store, corpus_name)
+    system = _find_system(files, entry)
+    if not system:
+        raise Missing(
+            f"{name}: the {options.store.name} store lacks answers of {entry.model}"
+            " without a system prompt; run: paraguard run 02 --store"
+            f" {options.store.name} --model {entry.model} -p system_prompts='[none]'"
+        )
+    all_prompts = []
+    all_traces = []
+    for other_name, prompts in options.corpora.items():
+        other_files = files.other(other_name)
+        if len(prompts) and other_files.has("traces", system):
+            all_prompts.append(prompts)
+            all_traces.append(trace_store.read_traces(other_files, system, prompts))
+    prompts = pd.concat(all_prompts, ignore_index=True)
+    traces = pd.concat(all_traces, ignore_index=True)
+    if not traces["next_ids"].map(len).all():
+        raise DataError(
+            f"{name}: its server returned no probabilities of first tokens; use one"
+            " that does, or weights"
+        )
+    n_clusters = corpus["cluster_id"].nunique()
+    if n_clusters < FOLDS:
+        raise DataError(
+            f"{name}: there are {n_clusters} clusters; at least {FOLDS} are needed to"
+            " learn what a refusal is"
+        )
+    by_prompt = files.read("labels", system).set_index("prompt_id")["label"]
+    labels = prompts[["prompt_id"]].assign(label=prompts["prompt_id"].map(by_prompt))
+    return _Answers(
+        texts=prompts["text"],
+        clusters=unsafe.benign_cluster_of(prompts["cluster_id"]),
+        traces=traces,
+        labels=labels,
+        teaches=np.arange(len(prompts)) < len(corpus),
+        weights_id=stores.read_meta(files.path("traces", system))["weights_id"],
+    )
+
+
+def _find_system(files: CorpusFiles, entry: RefusalEntry) -> str:
+    """Return the model's system without a system prompt, "" if it has no traces."""
+    for system in trace_store.find_systems(files, entry.model):
+        if system.endswith("--none") and files.has("traces", system):
+            return system
+    return ""

@@ -1,17 +1,18 @@
-"""What a guard is: a function from texts to probabilities of being unsafe, and what a
-reader must know about it.
+"""What a guard is: a function from texts to probabilities of being unsafe.
 
-Scores are kept by prompt; thresholds apply later (`panel`). A score is NaN where the
+Scores are kept by prompt; thresholds apply later (`panel`). A score is NaN if the
 guard's output gives none: the prompt is `unparsed`, a missing row, never a safe one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from paraguard_utils.errors import DataError
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.stores import Store
 
 GUARD_AXES = ("toxicity", "injection", "harm", "policy")
 """What a guard looks for: rude words, attacks on the instructions, harmful requests,
@@ -20,30 +21,36 @@ breaches of a given policy.
 
 
 class GuardScorer(Protocol):
-    """A function from texts, or from requests and the answers to them, to probabilities
-    of being unsafe.
-    """
+    """A function from texts, or requests and their answers, to probabilities."""
 
     def __call__(
         self, texts: Sequence[str], answers: Sequence[str] | None = None
     ) -> np.ndarray | Sequence[float]:
-        """Return one probability a text, in [0, 1].
+        """Return one probability of being unsafe per text, in [0, 1].
 
-        NaN where the guard's output gives none.
+        It is NaN if the guard's output gives none. If `answers` are given, they are
+        judged, each beside its text.
         """
 
 
 @dataclass(frozen=True)
 class GuardNotes:
-    """What a guard noted: texts that it read in part, and by text its labels' share of
-    the next token, in [0, 1].
+    """What a guard noted while it scored.
+
+    Attributes
+    ----------
+    cut : set of str
+        Texts of which it read the beginning only.
+    masses : dict of str to float
+        By text, the share of the next token's probability that the guard's labels
+        hold, in [0, 1].
     """
 
     cut: set[str] = field(default_factory=set)
     masses: dict[str, float] = field(default_factory=dict)
 
     def note_mass(self, text: str, mass: float) -> None:
-        """Note a share, unless it is NaN; of several runs the least counts."""
+        """Note a share, unless it is NaN; of several runs the smallest counts."""
         if np.isfinite(mass):
             self.masses[text] = min(mass, self.masses.get(text, 1.0))
 
@@ -53,40 +60,79 @@ class Guard:
     """A guard, ready to score."""
 
     name: str  # in tables and file names
-    version: (
-        str  # of the package, the weights or the served model; part of a score's key
-    )
+    version: str  # of package, weights or served model; part of a score's key
     score: GuardScorer
-    threshold: (
-        float  # it rejects from here on; its makers' unless `about` says otherwise
-    )
+    threshold: float  # it rejects from here on; its makers' unless `about` says else
     axis: str  # one of `GUARD_AXES`
     licence: str
     citation: str  # where the guard, its prompt or its threshold is described
     about: str
-    asks: str = ""  # in words how it is asked, where that costs something
-    by_prompt: bool = False  # it has scores only for the corpus it was loaded with
+    asks: str = ""  # how it is queried, in words, if that costs something
+    by_prompt: bool = False  # it has scores only for the corpora it was loaded with
     notes: GuardNotes = field(default_factory=GuardNotes)
 
 
-def check_probabilities(
-    name: str, values: np.ndarray | Sequence[float], asked: int
-) -> np.ndarray:
-    """Return a guard's probabilities as floats.
+@dataclass(frozen=True)
+class GuardOptions:
+    """How a guard is loaded and what it is queried about.
 
-    Raise DataError unless there are `asked`, all in [0, 1] or NaN.
+    Each kind of guard takes what it needs: deployed guards a device, a model's own
+    refusal the store with the model's answers, a file of scores the prompts.
+
+    Attributes
+    ----------
+    device : str
+        "cpu", "cuda", "cuda:1", ...
+    dtype : str
+        Precision of the weights, "float32" or "bfloat16".
+    batch : int
+        Prompts per batch.
+    base_url : str
+        Address of a server, "" if there is none.
+    store : Store, optional
+        The store with what earlier notebooks wrote.
+    corpora : mapping of str to Corpus
+        By name, the prompts that the guard will score; the first ones are harmless.
     """
-    found = np.asarray(values, dtype=float)
-    if found.shape != (asked,):
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch: int = 16
+    base_url: str = ""
+    store: Store | None = None
+    corpora: Mapping[str, Corpus] = field(default_factory=dict)
+
+
+class GuardMaker(Protocol):
+    """A function that makes the guards of a kind from their entries."""
+
+    def __call__(
+        self, name: str, entry: Mapping[str, Any], options: GuardOptions
+    ) -> Guard:
+        """Return the guard.
+
+        Raise SettingsError if the entry does not fit its kind.
+        """
+
+
+def check_probabilities(
+    name: str, values: np.ndarray | Sequence[float], expected: int
+) -> np.ndarray:
+    """Return a guard's probabilities as floats, shape (expected,).
+
+    Raise DataError unless there are `expected`, all in [0, 1] or NaN.
+    """
+    probabilities = np.asarray(values, dtype=float)
+    if probabilities.shape != (expected,):
         raise DataError(
-            f"the guard {name} was given {asked} texts and returned {found.size}"
-            " probabilities"
+            f"the guard {name} was given {expected} texts and returned"
+            f" {probabilities.size} probabilities"
         )
-    wrong = (found < 0) | (found > 1)
-    if wrong.any():
-        first = wrong.argmax()
+    outside = (probabilities < 0) | (probabilities > 1)
+    if outside.any():
+        first = outside.argmax()
         raise DataError(
-            f"the guard {name} gives {found[first]:g} for text {first + 1}; a"
+            f"the guard {name} gives {probabilities[first]:g} for text {first + 1}; a"
             " probability lies in [0, 1]"
         )
-    return found
+    return probabilities

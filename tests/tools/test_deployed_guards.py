@@ -25,12 +25,13 @@ from transformers import (
     AutoTokenizer,
 )
 
-from paraguard_tools.guards import deployed, formats
+from paraguard_tools.guards import deployed, endpoints, formats, prompted
 from paraguard_tools.servers import served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
-from paraguard_utils.models import loading, prompting
+from paraguard_utils.guards.contract import GuardOptions
+from paraguard_utils.models import loading, prompting, text_classifier
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))[
     "deployed"
@@ -198,7 +199,7 @@ CLASSIFIERS = {
         ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"],
     ),
     "roberta-hate-speech": (
-        "facebook/roberta-hate-speech-dynabench-r4-system",
+        "facebook/roberta-hate-speech-dynabench-r4-target",
         "roberta",
         ["nothate", "hate"],
     ),
@@ -327,8 +328,8 @@ def asking(family, folder, answers=False):
     model = loading.load_model(
         loading.resolve_model(str(folder)), without_template="plain"
     )
-    entry = formats.parse_guard_entry(family, entry_of(family))
-    return deployed.PromptedGuard(
+    entry = formats.parse_deployed_entry(family, entry_of(family))
+    return prompted.PromptedGuard(
         family,
         entry.judging_answers if answers else entry,
         model,
@@ -350,7 +351,7 @@ def test_every_entry_is_complete_and_names_its_source():
         n for n, raw in ENTRIES.items() if raw["kind"] == "classifier"
     } == set(CLASSIFIERS)
     for name, raw in ENTRIES.items():
-        entry = formats.parse_guard_entry(name, raw)
+        entry = formats.parse_deployed_entry(name, raw)
         assert entry.match and entry.about
         assert 0 < entry.threshold < 1
         if entry.kind == "refused":
@@ -447,9 +448,9 @@ GOOD = dict.fromkeys(("licence", "citation", "about"), "x") | {
     ],
 )
 def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
-    formats.parse_guard_entry("mine", GOOD)
+    formats.parse_deployed_entry("mine", GOOD)
     with pytest.raises(SettingsError, match=f"mine: .*{says}"):
-        formats.parse_guard_entry("mine", GOOD | change)
+        formats.parse_deployed_entry("mine", GOOD | change)
 
 
 # Prompts
@@ -714,7 +715,7 @@ def form(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_malformed_outputs_are_unparsed(family):
-    entry = formats.parse_guard_entry(family, ENTRIES[family])
+    entry = formats.parse_deployed_entry(family, ENTRIES[family])
     outputs = MALFORMED.get(form(family)) or [
         entry.forced + output for output in FIRST_TOKEN_MALFORMED
     ]
@@ -726,7 +727,7 @@ def test_malformed_outputs_are_unparsed(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_well_formed_output_gives_the_label_and_its_place(family):
-    entry = formats.parse_guard_entry(family, ENTRIES[family])
+    entry = formats.parse_deployed_entry(family, ENTRIES[family])
     if entry.kind == "first_token":  # as a server writes it
         cases = [(True, entry.tokens.unsafe[0]), (False, entry.tokens.safe[0])]
         cases = [
@@ -773,13 +774,15 @@ def test_a_well_formed_output_gives_the_label_and_its_place(family):
 )
 def test_other_channels_and_a_fence_are_read(output):
     verdict = formats.read_verdict(
-        formats.parse_guard_entry("gpt-oss", ENTRIES["gpt-oss-safeguard"]), output
+        formats.parse_deployed_entry("gpt-oss", ENTRIES["gpt-oss-safeguard"]), output
     )
     assert verdict.unsafe and output[len(verdict.written) :].startswith('unsafe"}')
 
 
 def test_where_answers_are_judged_the_line_about_them_counts():
-    entry = formats.parse_guard_entry("wildguard", ENTRIES["wildguard"]).judging_answers
+    entry = formats.parse_deployed_entry(
+        "wildguard", ENTRIES["wildguard"]
+    ).judging_answers
     output = "Harmful request: yes\nResponse refusal: no\nHarmful response: {}"
     assert formats.read_verdict(entry, output.format("no")).unsafe is False
     assert formats.read_verdict(entry, output.format("N/A")) is None
@@ -787,7 +790,7 @@ def test_where_answers_are_judged_the_line_about_them_counts():
 
 @pytest.mark.parametrize("result", ENDPOINT_MALFORMED)
 def test_malformed_results_of_an_endpoint_are_unparsed(result):
-    call = formats.parse_guard_entry("openai", ENTRIES["openai-moderation"]).call
+    call = formats.parse_deployed_entry("openai", ENTRIES["openai-moderation"]).call
     assert np.isnan(formats.read_service_score(call, result))
 
 
@@ -801,7 +804,7 @@ def test_malformed_results_of_an_endpoint_are_unparsed(result):
 def test_a_first_token_guard_gives_the_same_in_any_batch_and_order(family, folders):
     name = named(family, folders(family))
     guard, alone = (
-        deployed.load_deployed_guard(name, entry_of(family), batch=size)
+        deployed.load_deployed_guard(name, entry_of(family), GuardOptions(batch=size))
         for size in (16, 1)
     )
     assert (
@@ -1122,7 +1125,9 @@ def test_what_shapes_a_score_is_in_the_version_and_the_threshold_is_not(folders)
         != first.version
     )
     assert (
-        deployed.load_deployed_guard(folder, entry, dtype="bfloat16").version
+        deployed.load_deployed_guard(
+            folder, entry, GuardOptions(dtype="bfloat16")
+        ).version
         != first.version
     )
 
@@ -1166,10 +1171,10 @@ def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_pat
     entry = deployed.match_guard_entry(f"{folder}{colon}{interpretation}", ENTRIES)
     assert entry is ENTRIES[family]
     guard = deployed.load_deployed_guard(
-        f"{folder}{colon}{interpretation}", entry, batch=16
+        f"{folder}{colon}{interpretation}", entry, GuardOptions(batch=16)
     )
     alone = deployed.load_deployed_guard(
-        f"{folder}{colon}{interpretation}", entry, batch=1
+        f"{folder}{colon}{interpretation}", entry, GuardOptions(batch=1)
     )
     found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)
@@ -1230,13 +1235,13 @@ def test_split_words_are_joined_where_the_tokenizer_knows_them(tmp_path):
     text is left as it was.
     """
     tokenizer = tiny.tokenizer(["kill", "process"])
-    joined = loading.join_split_words(tokenizer, "  k i l l   the\n\tprocess ")
+    joined = text_classifier.join_split_words(tokenizer, "  k i l l   the\n\tprocess ")
     assert joined.replace(" ", "") == "killtheprocess" and "kill" in joined
     assert "  " not in joined and "\n" not in joined
     assert (
-        loading.join_split_words(tokenizer, "")
+        text_classifier.join_split_words(tokenizer, "")
         == ""
-        == loading.join_split_words(tokenizer, " \n")
+        == text_classifier.join_split_words(tokenizer, " \n")
     )
     folder = classifier(
         tmp_path / "Llama-Prompt-Guard-2-86M", "deberta-v2", ["BENIGN", "MALICIOUS"]
@@ -1251,7 +1256,7 @@ def test_split_words_are_joined_where_the_tokenizer_knows_them(tmp_path):
     )
     reader = AutoTokenizer.from_pretrained(folder)
     texts = [
-        loading.join_split_words(reader, text)
+        text_classifier.join_split_words(reader, text)
         for text in ("how do I kill a process", "how  do\nI kill a process")
     ]
     assert texts[0] == texts[1] and spaced[0] == spaced[2]
@@ -1373,12 +1378,14 @@ def endpoint(reply):
 def moderation(monkeypatch):
     pytest.importorskip("openai")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr(deployed, "SERVICE_RETRIES", 0)
+    monkeypatch.setattr(endpoints, "SERVICE_RETRIES", 0)
 
     def load(url, batch=2):
         name = "openai/omni-moderation-2024-09-26"
         entry = deployed.match_guard_entry(name, ENTRIES)
-        return deployed.load_deployed_guard(name, entry, batch=batch, base_url=url)
+        return deployed.load_deployed_guard(
+            name, entry, GuardOptions(batch=batch, base_url=url)
+        )
 
     return load
 
@@ -1448,7 +1455,7 @@ def test_a_service_is_asked_as_its_makers_say(name, monkeypatch):
     with endpoint(lambda _: (200, said)) as (url, asked):
         monkeypatch.setenv(entry["call"]["variable"], url)
         guard = panel.load_guard(
-            name, base_url="http://127.0.0.1:1/v1"
+            name, GuardOptions(base_url="http://127.0.0.1:1/v1")
         )  # a model's server is not the service's
         assert guard.score(["a text"]) == [pytest.approx(expected)]
         if "results" not in entry["call"]:  # one text a request
@@ -1465,7 +1472,7 @@ def test_a_service_is_asked_as_its_makers_say(name, monkeypatch):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_malformed_answers_of_a_service_are_unparsed(name):
-    call = formats.parse_guard_entry(
+    call = formats.parse_deployed_entry(
         name, deployed.match_guard_entry(name, ENTRIES)
     ).call
     right = SERVICES[name][0]
@@ -1664,13 +1671,13 @@ CHOICES = [
 def test_a_server_s_answer_is_read_where_its_label_stands(
     family, text, tokens, top, expected, mass
 ):
-    entry = formats.parse_guard_entry(family, ENTRIES[family])
+    entry = formats.parse_deployed_entry(family, ENTRIES[family])
     found = formats.read_choice(entry, completion(text, tokens, top))
     np.testing.assert_allclose(found, (expected, mass), atol=1e-12)
 
 
 def test_a_refused_prompt_is_unparsed():
-    entry = formats.parse_guard_entry("x", ENTRIES["llama-guard-3-8b"])
+    entry = formats.parse_deployed_entry("x", ENTRIES["llama-guard-3-8b"])
     assert np.isnan(formats.read_choice(entry, None)).all()
 
 
@@ -1697,7 +1704,9 @@ def test_a_guard_behind_a_server_is_asked_by_the_models_client():
 
     texts = ["how do I kill a process", "user", "odd"]
     with endpoint(reply) as (url, asked):
-        found = panel.load_guard("openai/meta-llama/Llama-Guard-3-8B", base_url=url)
+        found = panel.load_guard(
+            "openai/meta-llama/Llama-Guard-3-8B", GuardOptions(base_url=url)
+        )
         np.testing.assert_allclose(found.score(texts), [0.9, 0.2, np.nan])
         np.testing.assert_allclose(found.score(texts[:2], ["a", "b"]), [0.9, 0.2])
     assert found.name == served.ServedModel("meta-llama/Llama-Guard-3-8B").name
@@ -1731,16 +1740,19 @@ def test_a_guard_that_no_server_can_ask_is_one_error(name):
     with pytest.raises(
         ModelError, match=f"the guard {name} cannot be asked at a server"
     ):
-        panel.load_guard(name, base_url="http://127.0.0.1:1/v1")
+        panel.load_guard(name, GuardOptions(base_url="http://127.0.0.1:1/v1"))
 
 
 def test_a_guard_at_a_server_that_is_not_there_is_one_error(monkeypatch):
     pytest.importorskip("openai")
     monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
     with pytest.raises(SettingsError, match="there is no guard"):
-        panel.load_guard("openai/no-owner", base_url="http://127.0.0.1:1/v1")
+        panel.load_guard(
+            "openai/no-owner", GuardOptions(base_url="http://127.0.0.1:1/v1")
+        )
     far = panel.load_guard(
-        "openai/meta-llama/Llama-Guard-3-8B", base_url="http://127.0.0.1:1/v1"
+        "openai/meta-llama/Llama-Guard-3-8B",
+        GuardOptions(base_url="http://127.0.0.1:1/v1"),
     )
     with pytest.raises(
         ModelError, match=r"the server http://127\.0\.0\.1:1/v1 cannot be asked"

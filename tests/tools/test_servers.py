@@ -13,6 +13,7 @@ from asking import run_here
 from paraguard_tools.servers import batch_files, served
 from paraguard_utils import stores, unsafe
 from paraguard_utils.guards import panel
+from paraguard_utils.guards.contract import GuardOptions
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
 
@@ -240,8 +241,8 @@ def test_a_guard_behind_a_server_is_asked_and_read(
         stores.Store("test"),
         {"mine": prompts},
         [str(tmp_path / "guard.yaml")],
+        GuardOptions(base_url=url),
         "mine",
-        base_url=url,
     )
     guard, scores = found["mine"][f"asked-{kind}"]
     assert (

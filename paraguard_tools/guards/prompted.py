@@ -1,0 +1,222 @@
+"""Local guards that answer in words: their prompts, and the tokens of their labels.
+
+A text is data: a control token's string inside it is made plain text
+(`prompting.defuse_control_strings`). If a text imitates a prompt's plain words, such as
+the line that ends a conversation, no tokenizer can tell them from its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paraguard_tools.guards.formats import DeployedEntry, read_verdict, render_turns
+from paraguard_utils.errors import ModelError
+from paraguard_utils.guards.contract import GuardNotes
+from paraguard_utils.models import loading, prompting
+from paraguard_utils.models.text_classifier import count_positions
+
+
+class PromptedGuard:
+    """Scores requests, or answers, by the words that a model writes about them.
+
+    Raise ModelError if a label is not one token.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entry: DeployedEntry,
+        model: loading.LoadedModel,
+        batch: int,
+        notes: GuardNotes,
+    ) -> None:
+        assert entry.tokens is not None  # `DeployedEntry` requires them
+        self.name = name
+        self.entry = entry
+        self.model = model
+        self.batch = batch
+        self.notes = notes
+        self.room = count_positions(model.network, model.tokenizer)
+        if entry.kind != "first_token":
+            self.room -= entry.max_new_tokens
+        # A request and an answer that stand for any
+        frame = self.prompt("x", "x", entry.runs[0])
+        self.controls = prompting.find_control_strings(model.tokenizer, frame)
+        before = frame + entry.before
+        self.unsafe = [self._find_token(before, label) for label in entry.tokens.unsafe]
+        self.safe = [self._find_token(before, label) for label in entry.tokens.safe]
+
+    def __call__(
+        self, texts: Sequence[str], answers: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Return one probability per text, the greatest of its runs.
+
+        NaN if an output cannot be read.
+        """
+        if answers is None:
+            answers = [""] * len(texts)
+        scores = np.full((len(self.entry.runs), len(texts)), np.nan)
+        for number, run in enumerate(self.entry.runs):
+            prompts = [
+                self._fit_prompt(text, answer, run)
+                for text, answer in zip(texts, answers, strict=True)
+            ]
+            scores[number], masses = self._score_prompts(prompts)
+            for text, mass in zip(texts, masses, strict=True):
+                self.notes.note_mass(text, mass)
+        return scores.max(axis=0)
+
+    def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
+        """Return what the model reads for one text, up to where its own words begin."""
+        turns = render_turns(self.entry, text, answer)
+        rendered = prompting.render_chat(
+            self.model.tokenizer,
+            turns,
+            self.entry.template,
+            **{**self.entry.arguments, **run},
+        )
+        if rendered.endswith(self.entry.forced):
+            return rendered
+        return rendered + self.entry.forced
+
+    def _fit_prompt(self, request: str, answer: str, run: Mapping[str, Any]) -> str:
+        """Return a prompt that the model can hold.
+
+        The longer of request and answer loses its end, which is noted.
+        """
+        text = prompting.defuse_control_strings(request, self.controls)
+        answer = prompting.defuse_control_strings(answer, self.controls)
+        prompt = self.prompt(text, answer, run)
+        excess = self._count_tokens(prompt) - self.room
+        while excess > 0:
+            self.notes.cut.add(request)
+            if len(answer) > len(text):
+                answer = self._shorten(answer, excess)
+            else:
+                text = self._shorten(text, excess)
+            prompt = self.prompt(text, answer, run)
+            excess = self._count_tokens(prompt) - self.room
+        return prompt
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self._tokenize(text)["input_ids"])
+
+    def _tokenize(self, text: str) -> Any:
+        return self.model.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True
+        )
+
+    def _shorten(self, text: str, n_tokens: int) -> str:
+        """Return a text without its last tokens, but with at least one."""
+        ends = [end for _, end in self._tokenize(text)["offset_mapping"]]
+        if len(ends) < 2:
+            raise ModelError(
+                f"the guard {self.name}: {self.model.name} cannot hold its instruction"
+                " alone"
+            )
+        n_kept = max(len(ends) - n_tokens, 1)
+        return text[: ends[n_kept - 1]]
+
+    def _find_token(self, before: str, label: str) -> int:
+        """Return the one token that a label is after what precedes it in a prompt."""
+        tokenizer = self.model.tokenizer
+        encoded = self._tokenize(before + label)
+        # It does not matter how the text before is tokenized, but no token of it may
+        # reach into the label.
+        tokens = []
+        starts = []
+        for token, (start, end) in zip(
+            encoded["input_ids"], encoded["offset_mapping"], strict=True
+        ):
+            if end > len(before):
+                tokens.append(token)
+                starts.append(start)
+        pieces = [str(tokenizer.decode([token])) for token in tokens]
+        is_one = len(tokens) == 1 and starts[0] >= len(before)
+        if is_one and pieces[0].strip() == label.strip():
+            return int(tokens[0])
+        pieces_read = " + ".join(repr(piece) for piece in pieces) or "nothing"
+        raise ModelError(
+            f"the guard {self.name}: {label!r} is not one token of the tokenizer of"
+            f" {self.model.name} behind {before[-12:]!r} (it reads {pieces_read}); name"
+            " its first token under `tokens` in an entry of your own, or load the"
+            " weights that the entry is for"
+        )
+
+    def _score_prompts(self, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return probabilities of unsafe, and the labels' share of the next token's.
+
+        Both are NaN if an output cannot be read.
+        """
+        sides = np.full((len(prompts), 2), np.nan)
+        if self.entry.kind == "first_token":
+            sides[:] = self._label_probabilities(prompts)
+        else:
+            places = []
+            up_to_label = []
+            for place, output in enumerate(self._generate(prompts)):
+                verdict = read_verdict(self.entry, output)
+                if verdict:
+                    places.append(place)
+                    up_to_label.append(prompts[place] + verdict.written)
+            sides[places] = self._label_probabilities(up_to_label)
+        masses = sides.sum(axis=1)
+        scores = sides[:, 0] / np.where(masses > 0, masses, np.nan)
+        return np.where(masses >= self.entry.least, scores, np.nan), masses
+
+    def _label_probabilities(self, prompts: list[str]) -> np.ndarray:
+        """Return the next token's probabilities, shape (n_prompts, 2).
+
+        The columns are those of an unsafe label and of a safe one.
+        """
+        import torch
+
+        from paraguard_utils.models.cpu import FittedThreads
+
+        probabilities = np.empty((len(prompts), 2))
+        network = self.model.network
+        longest_first = sorted(
+            range(len(prompts)), key=lambda place: -len(prompts[place])
+        )
+        with torch.inference_mode(), FittedThreads(network.device):
+            for start in range(0, len(prompts), self.batch):
+                places = longest_first[start : start + self.batch]
+                rows = self.model.tokenizer(
+                    [prompts[place] for place in places], add_special_tokens=False
+                )["input_ids"]
+                width = max(len(row) for row in rows)
+                # Padding is on the left.
+                ids = [[0] * (width - len(row)) + row for row in rows]
+                seen = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+                mask = torch.tensor(seen, device=network.device)
+                logits = network(
+                    input_ids=torch.tensor(ids, device=network.device),
+                    attention_mask=mask,
+                    position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                    use_cache=False,
+                    logits_to_keep=1,
+                ).logits[:, -1]
+                next_token = torch.softmax(logits.double(), dim=-1)
+                unsafe = next_token[:, self.unsafe].sum(1)
+                safe = next_token[:, self.safe].sum(1)
+                probabilities[places] = torch.stack([unsafe, safe], 1).cpu().numpy()
+        return probabilities
+
+    def _generate(self, prompts: list[str]) -> list[str]:
+        """Return what the model writes by greedy decoding, with its control tokens."""
+        if not prompts:
+            return []
+        from paraguard_utils.models.engine import ask_in_batches
+
+        encoded = self.model.tokenizer(prompts, add_special_tokens=False)
+        requests = []
+        for number, ids in enumerate(encoded["input_ids"]):
+            length = len(ids)
+            requests.append(
+                prompting.Request(str(number), "", tuple(ids), length - 1, length)
+            )
+        rows = ask_in_batches(
+            self.model, requests, self.batch, self.entry.max_new_tokens, raw=True
+        )
+        return [row["response"] for row in rows]

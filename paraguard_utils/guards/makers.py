@@ -1,0 +1,162 @@
+"""From a guard's name to its entry, and from its entry to the guard.
+
+An entry has a kind, and each kind a maker (`contract.GuardMaker`). `package`, `function`
+and `scores` are made here; other packages add kinds as entry points of the group
+`paraguard.guards`. The kind `deployed` gets every name that nothing else fits.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paraguard_utils import paths, registry, seams
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
+from paraguard_utils.guards.entries import AnyEntry, entry_error, parse_guard_entry
+from paraguard_utils.guards.own import make_function_guard, make_scores_guard
+from paraguard_utils.guards.packaged import make_package_guard
+
+MAX_NAME = 100  # characters of a guard's name, which names files
+
+MAKERS: dict[str, GuardMaker] = {
+    "package": make_package_guard,
+    "function": make_function_guard,
+    "scores": make_scores_guard,
+}
+
+
+def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
+    """Return a guard by name.
+
+    Packages and packaged weights are looked for when the first text is scored.
+
+    Parameters
+    ----------
+    name : str
+        The first of these that fits: a key of `panel` in `data/guards.yaml`;
+        `refusal:MODEL`, a model's own refusal; `module:function`, a function from
+        texts to probabilities; a YAML file with one entry; a CSV file of scores
+        (prompt_id, score); a hub id or a folder of a guard that people deploy.
+    options : GuardOptions, optional
+        What the kinds of guards need besides their entries.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such guard, or its entry lacks something or has unknown fields.
+    DataError
+        If a CSV file cannot be used.
+
+    Examples
+    --------
+    >>> load_guard("better-profanity").axis
+    'toxicity'
+    """
+    options = options or GuardOptions()
+    panel = registry.guard_entries("panel")
+    if name.startswith(registry.REFUSAL_PREFIX):
+        name = _published_name_of_refusal(name)
+    if name in panel:
+        return _make(name, panel[name], options)
+    entry = _find_entry(name)
+    own_name = name
+    if name.endswith((".csv", ".yaml", ".yml")):
+        own_name = Path(name).stem
+    chosen_name = parse_guard_entry(own_name, entry, AnyEntry).name
+    if chosen_name:
+        # Before anything is loaded, since that may take long
+        entry = {**entry, "name": _fit_name(chosen_name)}
+        own_name = entry["name"]
+    guard = _make(own_name, entry, options)
+    return replace(guard, name=_fit_name(guard.name))
+
+
+def _published_name_of_refusal(name: str) -> str:
+    """Return the panel's name of `refusal:MODEL`, or the name itself if it has none."""
+    model = name.removeprefix(registry.REFUSAL_PREFIX)
+    for published, entry in registry.guard_entries("panel").items():
+        if entry["kind"] == "refusal" and entry["model"] == model:
+            return published
+    return name
+
+
+def _find_entry(name: str) -> dict[str, Any]:
+    """Return the entry of a guard that is not of the panel."""
+    if name.startswith(registry.REFUSAL_PREFIX):
+        return {
+            "kind": "refusal",
+            "model": name.removeprefix(registry.REFUSAL_PREFIX),
+        }
+    if re.fullmatch(registry.FUNCTION, name):
+        return {"function": name}
+    if name.endswith((".yaml", ".yml")):
+        return _read_entry(name)
+    if name.endswith(".csv"):
+        return {"scores": name}
+    return {"model": name}
+
+
+def _read_entry(file: str) -> dict[str, Any]:
+    """Read a user's YAML file."""
+    try:
+        text = paths.resolve_input(file).read_text(encoding="utf-8")
+        entry = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(
+            f"{file}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md"
+        ) from None
+    if not isinstance(entry, dict):
+        raise SettingsError(
+            f"{file}: a guard's file is one entry, names and values; see docs/usage.md"
+        )
+    return entry
+
+
+def _make(name: str, entry: dict[str, Any], options: GuardOptions) -> Guard:
+    """Make a guard with the maker of its kind."""
+    kind = entry.get("kind") or _implied_kind(name, entry)
+    added = seams.find_extensions("guards")
+    if kind in MAKERS:
+        make = MAKERS[kind]
+    elif kind in added:
+        make = seams.load_extension("guards", kind)
+    else:
+        known = ", ".join([*MAKERS, *added])
+        raise entry_error(name, f"kind is one of {known}, not {kind!r}")
+    return make(name, entry, options)
+
+
+def _implied_kind(name: str, entry: dict[str, Any]) -> str:
+    """Return the kind of an entry that does not say it."""
+    if "model" in entry:
+        return "deployed"
+    for kind in ("scores", "function"):
+        if kind in entry:
+            return kind
+    raise entry_error(name, "its entry has neither function, scores nor model")
+
+
+def _fit_name(name: str) -> str:
+    """Return a name fit for files.
+
+    Raise SettingsError if it cannot be one, or is that of a published system.
+    """
+    fitted = re.sub(r"[^\w.-]+", "-", name)
+    if not fitted.strip("-.") or len(fitted) > MAX_NAME:
+        raise SettingsError(
+            f"the name {name[:40]!r}: a guard's has 1 to {MAX_NAME} characters, a"
+            " letter or digit in it"
+        )
+    if (
+        fitted in registry.guard_entries("panel")
+        or fitted in registry.published_systems("chat").index
+    ):
+        raise SettingsError(
+            f"the name {fitted} is taken by a system of the record; give your guard"
+            " another"
+        )
+    return fitted

@@ -1,0 +1,99 @@
+"""Guards of users: a function, or a CSV file of scores (`docs/usage.md`, Guards)."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import paths, seams
+from paraguard_utils.errors import DataError
+from paraguard_utils.guards.contract import Guard, GuardOptions, check_probabilities
+from paraguard_utils.guards.entries import (
+    FunctionEntry,
+    ScoresEntry,
+    parse_guard_entry,
+)
+from paraguard_utils.stores import read_upstream_csv
+
+
+def make_function_guard(
+    name: str, fields: Mapping[str, Any], options: GuardOptions
+) -> Guard:
+    """Make a guard of `module:function`, a function from texts to probabilities.
+
+    Unless the entry says another, the version is the digest of the module's file, so
+    that changed code scores anew. Raise SettingsError if it cannot be imported.
+    """
+    entry = parse_guard_entry(name, fields, FunctionEntry)
+    function, digest = seams.load_function(entry.function, "the guard")
+
+    def score(
+        texts: Sequence[str], answers: Sequence[str] | None = None
+    ) -> np.ndarray | Sequence[float]:
+        return function(list(texts))
+
+    version = entry.version or digest
+    return Guard(name=name, version=version, score=score, **entry.described)
+
+
+def make_scores_guard(
+    name: str, fields: Mapping[str, Any], options: GuardOptions
+) -> Guard:
+    """Make a guard of a CSV file with the columns prompt_id and score.
+
+    It looks up a text's prompt_id in `options.corpora`; a prompt that the file does not
+    list has no score. Raise DataError if the file cannot be used.
+    """
+    entry = parse_guard_entry(name, fields, ScoresEntry)
+    path = paths.resolve_input(entry.scores)
+    by_prompt = _read_scores(name, path)
+    listed = list(options.corpora.values())
+
+    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+        file = paths.display_path(path)
+        if not listed:
+            raise DataError(
+                f"{file}: scores by prompt need the corpus whose prompts they are"
+            )
+        prompts = pd.concat(listed)
+        if not prompts["prompt_id"].isin(by_prompt.index).any():
+            raise DataError(
+                f"{file}: no prompt_id of it is in the corpus, which begins with"
+                f" {prompts['prompt_id'].iloc[0]}"
+            )
+        scores = prompts["prompt_id"].map(by_prompt)
+        return scores.set_axis(prompts["text"]).reindex(texts).to_numpy(float)
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return Guard(
+        name=name,
+        version=entry.version or digest,
+        score=score,
+        by_prompt=True,
+        **entry.described,
+    )
+
+
+def _read_scores(name: str, path: Path) -> pd.Series:
+    """Read scores in [0, 1] by prompt_id; NaN for an empty field, or one that says so.
+
+    Raise DataError about other fields and about prompts that are listed twice.
+    """
+    file = paths.display_path(path)
+    rows = read_upstream_csv(
+        path, ("prompt_id", "score"), "a file of scores has prompt_id and score"
+    )
+    repeated = rows.loc[rows["prompt_id"].duplicated(), "prompt_id"]
+    if len(repeated):
+        raise DataError(f"{file}: {repeated.iloc[0]} is listed twice")
+    scores = pd.to_numeric(rows["score"], errors="coerce")
+    scores = scores.where(rows["score"] != "")
+    wrong = scores.isna() & ~rows["score"].isin(["", "nan", "NaN"])
+    if wrong.any():
+        row = wrong.argmax()
+        raise DataError(f"{file}: row {row + 2}: {rows['score'][row]!r} is no number")
+    check_probabilities(name, scores, len(rows))
+    return scores.set_axis(rows["prompt_id"])
