@@ -38,13 +38,13 @@ from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import triggers
 from paraguard_lab.core import label_noise
+from paraguard_lab.corpus import charged
 from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import too_few_for_odds
-from paraguard_utils.corpus import risk
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.settings import CORPUS
 
@@ -338,7 +338,7 @@ def triggers_cell(task):
     effect, worlds = task
     corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
     tested = triggers.find_exposures(
-        corpus, risk.match_charged_terms(corpus["text"]), risk.term_themes()
+        corpus, charged.match_charged_terms(corpus["text"]), charged.term_themes()
     )
     codes, rng = (
         pd.factorize(corpus["cluster_id"])[0],

@@ -116,10 +116,12 @@ FAULTS = [
         ">= least].reset_index(drop=True)",
         ">= 1].reset_index(drop=True)",
     ),
-    Fault("chance.matched_excess", "n_r > 0) & (n_a > 0)", "n_r > 0) & (n_a >= 0)"),
     Fault(
-        "chance._binned", 'side="right"), len(ends) + 1', 'side="left"), len(ends) + 1'
+        "chance.matched_excess",
+        "& (counts @ n[0] > 0)",
+        "& (counts @ n[0] >= 0)",
     ),
+    Fault("chance._number_bins", 'side="right"', 'side="left"'),
     Fault(
         "chance.excess_at_equal_contrast",
         "weight = 1.0 / np.bincount(group, minlength=2 * n)[group]",
@@ -176,12 +178,12 @@ FAULTS = [
     ),
     Fault(
         "gates.judge_candidates",
-        'candidates["similarity"] < gates.min_similarity',
-        'candidates["similarity"] <= gates.min_similarity',
+        'candidates["similarity"] < limits.min_similarity',
+        'candidates["similarity"] <= limits.min_similarity',
     ),
     Fault(
         "gates._farthest_first",
-        "(label[i] in there, late[i], nearest[i])",
+        "(label[i] in taken, late[i], nearest[i])",
         "(late[i], nearest[i])",
     ),
     Fault(
@@ -192,8 +194,8 @@ FAULTS = [
     Fault("words.jaccard", "/ len(a | b)", "/ (len(a) + len(b))"),
     Fault(
         "gates._farthest_first",
-        "framed[kept].sum() >= gates.max_framed",
-        "framed[kept].sum() > gates.max_framed",
+        "framed[kept].sum() >= limits.max_framed",
+        "framed[kept].sum() > limits.max_framed",
     ),
     Fault(
         "estimates.Studentized",

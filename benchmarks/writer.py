@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab import run
-from paraguard_lab.corpus import writer
+from paraguard_lab.corpus import compared, fidelity, fluency, writer
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.corpus import fidelity, gates, inputs
-from paraguard_utils.corpus.risk import load_risk_scorer
+from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import UserError
 from paraguard_utils.models import loading
 
@@ -42,20 +41,11 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     )
     recorded = stores.Store(stores.RECORDED)
     rules = recorded.read("generated", settings.CORPUS).query(
-        "generator == @inputs.RULES_GENERATOR"
+        "generator == @RULES_GENERATOR"
     )
-    embed, risk = (
-        inputs.make_embedder(store, "written"),
-        load_risk_scorer("surface-risk-1"),
-    )
-    _, rules = gates.judge_candidates(
-        seeds,
-        rules,
-        settings.Gates(),
-        embed,
-        risk.score,
-        losses=inputs.select_losses(inputs.RULES_GENERATOR),
-    )
+    embed = inputs.make_embedder(stores.CorpusFiles(store, "written"))
+    judging = gates.Judging(embed=embed, losses=fluency.compute_losses)
+    _, rules = gates.judge_candidates(seeds, rules, judging)
     return {
         "model": written[gates.passes_alone(written)],
         "stopped": written[written["reason"].isin(gates.JUDGE_REASONS)],
@@ -100,7 +90,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     store = stores.Store("writer")
-    seeds = inputs.sample_compared_seeds(
+    seeds = compared.sample_compared_seeds(
         stores.read_file(paths.DATA / "seeds" / f"{settings.CORPUS}.csv", "seeds")
     )
     path = store.writes / "seeds.csv"

@@ -22,7 +22,7 @@ from paraguard_utils.settings import (
     StudySettings,
     check_settings,
 )
-from paraguard_utils.stores import LIVE, RECORDED, Store
+from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
 
 corpus_app = typer.Typer(
     help="Build a corpus from public benchmarks, and let people judge its paraphrases.",
@@ -289,12 +289,20 @@ def build(
         raise SettingsError(
             "name at least one benchmark file: --phtest, --ebench or --orbench"
         )
-    require_live_store(store, name)
-    from paraguard_lab.corpus import build as builds
+    live = require_live_store(store, name)
+    from paraguard_lab.corpus.build import PublicCorpus, build_public_corpus
 
-    builds.build_public_corpus(
-        files, store, name, clusters, labels, risk, min_strategies, seed, xstest
+    public = PublicCorpus(
+        files=CorpusFiles(live, name),
+        sources=files,
+        labels=labels,
+        clusters=clusters,
+        min_strategies=min_strategies,
+        risk=risk,
+        seed=seed,
+        xstest=xstest,
     )
+    build_public_corpus(public)
 
 
 @corpus_app.command()
@@ -337,9 +345,9 @@ def sheet(
     check_settings({"store": store, "corpus": corpus}, StudySettings)
     if store == RECORDED:
         require_checkout()  # raises if there is no record
-    from paraguard_utils.corpus import fidelity
+    from paraguard_lab.corpus import fidelity
 
-    print(fidelity.write_sheet(Store(store), corpus, n, seed))
+    print(fidelity.write_sheet(CorpusFiles(Store(store), corpus), n, seed))
 
 
 @corpus_app.command()
@@ -358,7 +366,7 @@ def read(
     """
     if len(files) > 2:
         raise SettingsError("one or two sheets can be read")
-    from paraguard_utils.corpus import fidelity
+    from paraguard_lab.corpus import fidelity
 
     print(
         "\n".join(

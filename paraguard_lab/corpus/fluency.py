@@ -1,24 +1,17 @@
-"""Measure how fluent texts are to a small language model: the mean loss on their tokens
-(`docs/method.md`, Corpus).
-"""
+"""Measure how fluent texts are to a small language model (`docs/method.md`, Corpus)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 
 from paraguard_utils.models import loading
 from paraguard_utils.models.prompting import Request
 
-Losses: TypeAlias = Callable[
-    [Sequence[str]], np.ndarray
-]  # texts to losses, shape (n,); the lowest is the most fluent
-
 FLUENCY_MODEL = "smollm2-135m-instruct"
-LOSS_DECIMALS = (
-    3  # processors differ in later ones, and the gates must decide alike on all
-)
+
+# Processors differ in later decimals, and the gates must decide alike on all
+LOSS_DECIMALS = 3
 
 
 @cache
@@ -27,24 +20,20 @@ def _model() -> loading.LoadedModel:
 
 
 def compute_losses(texts: Sequence[str]) -> np.ndarray:
-    """Return the mean negative log-probability of the tokens of each text, in nats, to
-    `LOSS_DECIMALS`.
+    """Return the mean negative log-probability of each text's tokens, in nats.
 
-    Each text, none empty, stands behind a line feed. A missing or altered package of
-    the model raises `WeightsError`.
+    Each text, none empty, is behind a line feed. Losses are rounded to
+    `LOSS_DECIMALS`; the lowest is the most fluent. Raise `WeightsError` if the package
+    of the model is missing or altered.
     """
-    from paraguard_utils.models.engine import (
-        ask_in_batches,
-    )  # seconds to import: only where a model is asked
+    # Takes seconds to import, so only when a model is queried
+    from paraguard_utils.models.engine import ask_in_batches
 
-    tokens = [
-        _model().tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"]
-        for text in texts
-    ]
-    requests = [
-        Request(str(i), "", tuple(ids), 1, len(ids)) for i, ids in enumerate(tokens)
-    ]
+    tokenizer = _model().tokenizer
+    requests = []
+    for number, text in enumerate(texts):
+        ids = tokenizer(f"\n{text}", add_special_tokens=False)["input_ids"]
+        requests.append(Request(str(number), "", tuple(ids), 1, len(ids)))
     rows = ask_in_batches(_model(), requests, 32, 1)
-    return np.array(
-        [np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]
-    ).round(LOSS_DECIMALS)
+    losses = [np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]
+    return np.array(losses).round(LOSS_DECIMALS)

@@ -1,4 +1,4 @@
-"""Candidate paraphrases of any seed, by rules or by a model (`docs/method.md`, Corpus).
+"""Write candidate paraphrases of any seed by rules (`docs/method.md`, Corpus).
 
 The rules need no model: a candidate is one sentence of the text in a frame of
 `data/generation/frames.yaml`, or in none, with substitutions from
@@ -10,10 +10,10 @@ words are left alone.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from string import Formatter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import lemminflect
 import numpy as np
@@ -21,31 +21,37 @@ import pandas as pd
 import yaml
 from textblob.en import tag as part_of_speech_tags
 
-from paraguard_utils import paths, stores, unsafe
+from paraguard_utils import paths, seams
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.models import backends, loading, prompting, trace_store
-from paraguard_utils.schemas import STRATEGIES
-from paraguard_utils.text import (
-    THINKING_BLOCK,
-    content_words,
-    match_key,
-    replace_control,
-)
+from paraguard_utils.core.strategies import TABLE, Strategy
+from paraguard_utils.text import content_words, match_key
 
 LEXICON_FILE = paths.DATA / "generation" / "lexicon.csv"
 FRAMES_FILE = paths.DATA / "generation" / "frames.yaml"
 RULES_VERSION = "rules-2"
+RULES_GENERATOR = "rules"  # what the column `generator` holds for these candidates
+
+TONES = ("formal", "chatty")
+"""Kinds of words in the lexicon; a frame in a tone has a rule's name that begins so."""
+
+MIN_TONE_WORDS = 2
+"""Words of another tone that shift the register of a text without a frame."""
+
+# The shares of a text's replaceable words that are replaced, in turn
+_REPLACED_SHARES = (1.0, 0.6, 0.8, 0.4)
+# The same of the words beside the charged ones in a softening or hardening
+_REPLACED_SHARES_BESIDE_CHARGED = (0.0, 0.15, 0.3)
 
 _Span: TypeAlias = tuple[int, int]  # start, end
 _Replacements: TypeAlias = dict[str, list[str]]  # replacements by kind
+_Place: TypeAlias = tuple[int, int, list[str]]  # start, end, replacements
+_Base: TypeAlias = tuple[str, str, list[_Span]]
+"""What substitutions start from: a rule's name, a text, and the spans to keep."""
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[^\w\s]|_")
 _QUOTATION = re.compile(r"([\"“«'‘`]).*?([\"”»'’`])(?=\W|$)")
 _SENTENCE_END = re.compile(r"(?<=[\w)\"'][\w)\"'][.!?])\s+")
-_PREAMBLE = re.compile(
-    r"(?i)^(?:sure|certainly|of"
-    r" course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*"
-)
+_SENTENCE = re.compile(r"(?s)\A(.*?)[\s,;:]*([.!?]*)\Z")  # body, end
 _INVERTED_QUESTION = re.compile(
     r"(?i)(?:how|why|when|where)"
     r" (?:am|are|can|could|did|do|does|is|should|was|were|will|would)\b"
@@ -53,34 +59,11 @@ _INVERTED_QUESTION = re.compile(
 _TRAILING_QUESTION = re.compile(
     r"(?i)\b(?:and|or) (?:how|if|what|when|where|whether|why)\b"
 )
+_NEXT_ORDER = re.compile(
+    r"(?:\b(?:and|or|then|but)|[,;])\s+(?:then |also |please |do )?([a-z]+)"
+)
 _ASKED_VERB = re.compile(r"\{(?:ASK|DO|ORDER)\} ?\{VP\}")
 _ARTICLE = re.compile(r"\b([Aa])n? \Z")
-
-MAX_CANDIDATES = {
-    "lexical": 4,
-    "register": 6,
-    "softening": 6,
-    "hardening": 6,
-    "rewrite": 8,
-}
-"""Candidates by strategy, at most: more than a cluster needs, so that the gates can
-choose.
-"""
-
-MIN_TONE_WORDS = (
-    2  # words of another tone that make a register shift where no frame fits
-)
-_REPLACED_SHARES = (
-    1.0,
-    0.6,
-    0.8,
-    0.4,
-)  # of a text's replaceable words that are replaced, in turn
-_REPLACED_SHARES_BESIDE_CHARGED = (
-    0.0,
-    0.15,
-    0.3,
-)  # of the other words of a softening or hardening
 
 
 def _word_set(words: str) -> frozenset[str]:
@@ -105,15 +88,45 @@ _BEFORE_TO_VERB = _word_set(
 _BE_HAVE = _word_set(
     "am are be been being get gets getting got had has have having is was were"
 )
+_NO_NOUN = _word_set("how why what when where who whether which if that to")
+_NAMES = _word_set("I I'm I'd I've AI")
+_OPENERS = _word_set(
+    "a an any are as at by can could did do does for from generally had has have her"
+    " his how hypothetically i've if imagine in is it its may might my on our should"
+    " some suppose that the their there these this those to was were what when where"
+    " whether which while who why will with without would your"
+)
+_ORDERS = _word_set(
+    "act add address advise analyse analyze answer apply argue assemble assess assist"
+    " assume brainstorm break build calculate check clarify code come compare compile"
+    " compose conceive conduct construct contrast convert convince correct count craft"
+    " create critique debug define deliver demonstrate describe design detail determine"
+    " develop devise direct discover discuss display do draft draw edit elaborate"
+    " enlighten enlist enumerate establish estimate evaluate examine exemplify expand"
+    " explain explore extract find fix format formulate generate give guess guide help"
+    " hypothesize identify illustrate imagine imitate implement improve inform input"
+    " instruct interpret invent investigate itemize let list make map name narrate"
+    " offer optimize outline paint paraphrase perform plan play point predict prepare"
+    " present pretend process produce program proofread propose provide put quote rank"
+    " rate read recite recommend reflect remind render rephrase report research respond"
+    " review rewrite role-play roleplay scan search select send share show simulate"
+    " sketch solve speak specify spell start state suggest summarise summarize supply"
+    " talk teach tell think trace train transform translate try turn update use verify"
+    " visualize walk write"
+)
+"""Verbs with which a request may begin; other words at the start of a sentence may be
+nouns."""
+_SECOND_ORDERS = _ORDERS | _word_set("ensure include use keep avoid do")
 
 
 @cache
 def _lexicon() -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Read the lexicon: (replacement, kind) by part of speech and term."""
-    rows = pd.read_csv(LEXICON_FILE).groupby(["pos", "term"], sort=False)[
-        ["replacement", "kind"]
-    ]
-    return {key: list(own.itertuples(index=False, name=None)) for key, own in rows}
+    rows = pd.read_csv(LEXICON_FILE)
+    lexicon: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row in rows.itertuples(index=False):
+        lexicon.setdefault((row.pos, row.term), []).append((row.replacement, row.kind))
+    return lexicon
 
 
 @cache
@@ -125,22 +138,25 @@ def _longest_term() -> int:
 def _frames() -> dict[str, list[dict[str, Any]]]:
     """Read the frames of each strategy and compile their patterns."""
     content = yaml.safe_load(FRAMES_FILE.read_text(encoding="utf-8"))
+    macros = content["macros"]
     frames: dict[str, list[dict[str, Any]]] = {}
     for frame in content["frames"]:
         pattern = re.sub(
-            r"\{([A-Z]+)\}", lambda match: content["macros"][match[1]], frame["pattern"]
+            r"\{([A-Z]+)\}", lambda match: macros[match[1]], frame["pattern"]
         )
-        frames.setdefault(frame["strategy"], []).append(
-            frame | {"regex": re.compile(pattern, re.IGNORECASE)}
-        )
+        frame["regex"] = re.compile(pattern, re.IGNORECASE)
+        frames.setdefault(frame["strategy"], []).append(frame)
     return frames
 
 
 def rules_digest() -> str:
-    """Return 16 hex digits over the rules' data and version."""
-    content = (
-        RULES_VERSION.encode() + LEXICON_FILE.read_bytes() + FRAMES_FILE.read_bytes()
-    )
+    """Return 16 hex digits over the rules' data, version and added functions."""
+    content = RULES_VERSION.encode()
+    content += LEXICON_FILE.read_bytes() + FRAMES_FILE.read_bytes()
+    for strategy in TABLE:
+        if ":" in strategy.generator:
+            _, digest = seams.load_function(strategy.generator, "the generator")
+            content += digest.encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -167,139 +183,167 @@ def _articles() -> Any:
     return inflect.engine()
 
 
+class _Tokens(NamedTuple):
+    """The tokens of a text.
+
+    Attributes
+    ----------
+    matches : list of re.Match
+    words : list of str
+        In lower case, typographic apostrophes made plain.
+    tags : list of str
+        Their Penn tags; "" if the tagger splits the text otherwise.
+    stays : list of bool
+        Whether a token must not be replaced.
+    """
+
+    matches: list[re.Match[str]]
+    words: list[str]
+    tags: list[str]
+    stays: list[bool]
+
+    def word(self, i: int) -> str:
+        """Return the token at `i`, "" outside the text."""
+        return self.words[i] if 0 <= i < len(self.words) else ""
+
+    def tag(self, i: int) -> str:
+        """Return the tag at `i`, "" outside the text."""
+        return self.tags[i] if 0 <= i < len(self.tags) else ""
+
+
+def _tokenize(text: str, kept: Sequence[_Span]) -> _Tokens:
+    """Split a text into tokens; those in the spans to keep or in quotations stay."""
+    matches = list(_TOKEN.finditer(text))
+    words = [match[0].lower().replace("’", "'") for match in matches]
+    # The tagger reads a slash as a mark of its own.
+    spaced = " ".join("-" if match[0] == "/" else match[0] for match in matches)
+    tagged = part_of_speech_tags(spaced, tokenize=False)
+    tags = [""] * len(matches)
+    if len(tagged) == len(matches):
+        tags = [tag for _, tag in tagged]
+    spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
+    stays = []
+    for i, match in enumerate(matches):
+        start, end = match.span()
+        inside = any(first <= start and end <= last for first, last in spans)
+        stays.append(inside or _is_no_common_word(i, matches))
+    return _Tokens(matches, words, tags, stays)
+
+
+def _is_no_common_word(i: int, matches: Sequence[re.Match[str]]) -> bool:
+    """Return whether a token is no word, a name or an abbreviation."""
+    token = matches[i][0]
+    if not token[0].isalpha():
+        return True
+    begins = i == 0 or matches[i - 1][0] in ".!?:"
+    is_name = not (token.islower() or begins)
+    is_abbreviation = len(token) > 1 and token.isupper()
+    return is_name or is_abbreviation
+
+
 @lru_cache(maxsize=1_000)  # the same text is substituted in again and again
 def find_substitutions(
     text: str, kept: tuple[_Span, ...] = ()
 ) -> list[tuple[int, int, _Replacements]]:
-    """Find what the lexicon can replace in a text, outside the spans to be kept, in
-    text order and without overlaps.
+    """Find what the lexicon can replace in a text.
 
-    Returns start, end, and for each kind the replacements, inflected and capitalised as
-    the original. Where terms overlap, the first and then the longest is taken.
+    Parameters
+    ----------
+    text : str
+    kept : tuple of (start, end)
+        Spans in which nothing is replaced.
+
+    Returns
+    -------
+    list of (start, end, replacements)
+        In text order and without overlaps: where terms overlap, the first and then the
+        longest is taken. Replacements are by kind, inflected and capitalised as the
+        original.
     """
-    tokens = list(_TOKEN.finditer(text))
-    lowered = [token[0].lower().replace("’", "'") for token in tokens]
-    tagged = part_of_speech_tags(
-        " ".join("-" if token[0] == "/" else token[0] for token in tokens),
-        tokenize=False,
-    )
-    tags = (
-        [tag for _, tag in tagged] if len(tagged) == len(tokens) else [""] * len(tokens)
-    )
-    spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
-    stays = [
-        _is_no_common_word(i, tokens)
-        or any(a <= token.start() and token.end() <= b for a, b in spans)
-        for i, token in enumerate(tokens)
-    ]
-    found, i = [], 0
-    while i < len(tokens):
-        step, free = 1, [*stays[i:], True].index(True)
-        for length in range(min(_longest_term(), free), 0, -1):
-            if options := _options(i, length, tokens[i][0][0].isupper(), lowered, tags):
-                found.append((tokens[i].start(), tokens[i + length - 1].end(), options))
-                step = length
-                break
-        i += step
+    tokens = _tokenize(text, kept)
+    found = []
+    i = 0
+    while i < len(tokens.words):
+        length, options = _longest_replaceable(i, tokens)
+        if options:
+            start = tokens.matches[i].start()
+            end = tokens.matches[i + length - 1].end()
+            found.append((start, end, options))
+        i += length
     return found
 
 
-def _is_no_common_word(i: int, tokens: list[re.Match[str]]) -> bool:
-    """Say whether a token is no word, a name or an abbreviation."""
-    token = tokens[i][0]
-    begins = i == 0 or tokens[i - 1][0] in ".!?:"
-    return (
-        not token[0].isalpha()
-        or not (token.islower() or begins)
-        or (len(token) > 1 and token.isupper())
-    )
+def _longest_replaceable(i: int, tokens: _Tokens) -> tuple[int, _Replacements]:
+    """Return the length and replacements of the longest term at `i`; (1, {}) if none."""
+    free = [*tokens.stays[i:], True].index(True)
+    for length in range(min(_longest_term(), free), 0, -1):
+        options = _options(i, length, tokens)
+        if options:
+            return length, options
+    return 1, {}
 
 
-def _options(
-    i: int, length: int, capital: bool, lowered: list[str], tags: list[str]
-) -> _Replacements:
-    """Return the replacements of the term of `length` tokens at `i`, its verb or head
-    noun inflected.
+def _options(i: int, length: int, tokens: _Tokens) -> _Replacements:
+    """Return the replacements of the term of `length` tokens at `i`.
+
+    Its verb or head noun is inflected as the term's.
     """
+    capital = tokens.matches[i][0][0].isupper()
     options: _Replacements = {}
-    for pos, form, term in _annotations(i, length, lowered, tags):
+    for pos, form, term in _lookups(i, length, tokens):
         for replacement, kind in _lexicon().get((pos, term), ()):
-            parts = replacement.split(" ")
+            words = replacement.split(" ")
             if form:
                 head = -1 if pos == "noun" else 0
-                parts[head] = _inflected(parts[head], form)
-            new = " ".join(parts)
-            options.setdefault(kind, []).append(
-                new[0].upper() + new[1:] if capital else new
-            )
+                words[head] = _inflected(words[head], form)
+            new = " ".join(words)
+            if capital:
+                new = new[0].upper() + new[1:]
+            options.setdefault(kind, []).append(new)
     return options
 
 
-def _annotations(
-    i: int, length: int, lowered: list[str], tags: list[str]
-) -> list[tuple[str, str, str]]:
-    """List part of speech, inflection and dictionary form under which the tokens may
-    stand in the lexicon.
-    """
-    span, before = lowered[i : i + length], lowered[i - 1] if i else ""
-    tag, last_tag, after_tag = (
-        tags[j] if j < len(tags) else "" for j in (i, i + length - 1, i + length)
-    )
+def _lookups(i: int, length: int, tokens: _Tokens) -> list[tuple[str, str, str]]:
+    """List part of speech, inflection and dictionary form to look tokens up by."""
+    span = tokens.words[i : i + length]
     whole = " ".join(span)
-    annotations = [("phrase", "", whole)]
-    form = _verb_form(i, lowered, tag)
-    if (
-        form in ("VBD", "VBN")
-        and after_tag.startswith(("NN", "JJ"))
-        and before in _BEFORE_PARTICIPLE
-    ):
+    before = tokens.word(i - 1)
+    tag = tokens.tag(i)
+    tag_after = tokens.tag(i + length)
+    lookups = [("phrase", "", whole)]
+
+    form = _verb_form(i, tokens)
+    is_participle = form in ("VBD", "VBN") and before in _BEFORE_PARTICIPLE
+    if is_participle and tag_after.startswith(("NN", "JJ")):
         # "on supervised release": an adjective, whose substitutes are not the verb's
         form = ""
     if form:
-        annotations.append(
-            ("verb", form, " ".join([_lemma(span[0], "VERB"), *span[1:]]))
-        )
-    is_head = not after_tag.startswith("NN") and after_tag != "POS"
-    if (
-        last_tag.startswith("NN")
-        and not form
-        and is_head
-        and before not in _BEFORE_VERB
-    ):
+        verb = " ".join([_lemma(span[0], "VERB"), *span[1:]])
+        lookups.append(("verb", form, verb))
+
+    is_noun = tokens.tag(i + length - 1).startswith("NN") and not form
+    is_head = not tag_after.startswith("NN") and tag_after != "POS"
+    if is_noun and is_head and before not in _BEFORE_VERB:
         lemma = _lemma(span[-1], "NOUN")
-        annotations.append(
-            ("noun", "" if lemma == span[-1] else "NNS", " ".join([*span[:-1], lemma]))
-        )
+        number = "" if lemma == span[-1] else "NNS"
+        lookups.append(("noun", number, " ".join([*span[:-1], lemma])))
     if tag.startswith("JJ") and not form:
-        annotations.append(("adjective", "", whole))
+        lookups.append(("adjective", "", whole))
     if tag.startswith("RB"):
-        annotations.append(("adverb", "", whole))
-    return annotations
+        lookups.append(("adverb", "", whole))
+    return lookups
 
 
-def _verb_form(i: int, lowered: list[str], tag: str) -> str:
-    """Return the Penn tag of a word's verb form in its place, "" where it is no verb or
-    in doubt.
-    """
-    word, lemma = lowered[i], _lemma(lowered[i], "VERB")
-    earlier, before, after = (
-        lowered[j] if 0 <= j < len(lowered) else "" for j in (i - 2, i - 1, i + 1)
-    )
-    if not _can_be_verb(lemma) or (word, after) == ("used", "to"):
+def _verb_form(i: int, tokens: _Tokens) -> str:
+    """Return the Penn tag of a verb in its place, "" if it is no verb or in doubt."""
+    word = tokens.word(i)
+    lemma = _lemma(word, "VERB")
+    if not _can_be_verb(lemma) or (word, tokens.word(i + 1)) == ("used", "to"):
         return ""
     if word == lemma:
-        if before in _BEFORE_NOUN or (
-            before == "to" and tag == "NN" and earlier not in _BEFORE_TO_VERB
-        ):
-            return ""
-        if i == 0:  # at the start, a word that may be a noun is in doubt
-            return (
-                "VB"
-                if tag.startswith("VB")
-                or not lemminflect.getAllLemmas(word).keys() - {"VERB"}
-                else ""
-            )
-        return "VB" if before in _BEFORE_VERB or tag in ("VB", "VBP") else ""
+        return _base_form(i, tokens)
+    tag = tokens.tag(i)
+    before = tokens.word(i - 1)
     if word == _inflected(lemma, "VBG"):
         return "VBG" if tag == "VBG" else ""
     if word == _inflected(lemma, "VBZ"):
@@ -309,38 +353,86 @@ def _verb_form(i: int, lowered: list[str], tag: str) -> str:
     return ""
 
 
-def substitute_words(
-    text: str,
-    generator: np.random.Generator,
-    always: list[str],
-    beside: list[str],
-    share: float,
-    kept: list[_Span],
-) -> str:
-    """Replace some of a text's words, outside the spans to be kept.
+def _base_form(i: int, tokens: _Tokens) -> str:
+    """Return "VB" if a word that may be a verb's base form surely is one, else ""."""
+    word = tokens.word(i)
+    tag = tokens.tag(i)
+    before = tokens.word(i - 1)
+    if before in _BEFORE_NOUN:
+        return ""
+    if before == "to" and tag == "NN" and tokens.word(i - 2) not in _BEFORE_TO_VERB:
+        return ""
+    if i == 0:  # at the start, a word that may be a noun is in doubt
+        only_verb = not lemminflect.getAllLemmas(word).keys() - {"VERB"}
+        return "VB" if tag.startswith("VB") or only_verb else ""
+    return "VB" if before in _BEFORE_VERB or tag in ("VB", "VBP") else ""
 
-    Replacements of the kinds `always` are used wherever they can be. Those of the kinds
-    `beside` are used in a share of the other places, in [0, 1], one place at least. The
-    text itself is returned where there is nothing to replace, or only by words that it
-    holds already ("laws and rules" must not become "rules and rules").
+
+class Choice(NamedTuple):
+    """Which words of a text are replaced.
+
+    Attributes
+    ----------
+    always : sequence of str
+        Kinds of replacements that are used wherever they can be.
+    beside : sequence of str
+        Kinds that are used in some of the other places.
+    share : float
+        In which share of these, in [0, 1]; one place at least.
     """
-    needed: list[tuple[int, int, list[str]]] = []
-    others: list[tuple[int, int, list[str]]] = []
+
+    always: Sequence[str]
+    beside: Sequence[str]
+    share: float
+
+
+def substitute_words(
+    text: str, generator: np.random.Generator, choice: Choice, kept: Sequence[_Span]
+) -> str:
+    """Replace some of a text's words.
+
+    Parameters
+    ----------
+    text : str
+    generator : numpy.random.Generator
+        Chooses places and replacements.
+    choice : Choice
+    kept : sequence of (start, end)
+        Spans in which nothing is replaced.
+
+    Returns
+    -------
+    str
+        The text itself if there is nothing to replace, or only by words that it holds
+        already ("laws and rules" must not become "rules and rules").
+    """
+    needed: list[_Place] = []
+    others: list[_Place] = []
     for start, end, options in find_substitutions(text, tuple(kept)):
-        for kinds, places in ((always, needed), (beside, others)):
-            if found := sorted(
-                {new for kind in kinds for new in options.get(kind, ())}
-            ):
-                places.append((start, end, found))
-                break
-    count = min(len(others), max(1, round(share * len(others))))
+        always = _replacements(options, choice.always)
+        beside = _replacements(options, choice.beside)
+        if always:
+            needed.append((start, end, always))
+        elif beside:
+            others.append((start, end, beside))
+    count = min(len(others), max(1, round(choice.share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
-    for start, end, found in sorted([*needed, *picked], reverse=True):
+    # From the end, so that the places before stay where they are
+    for start, end, replacements in sorted([*needed, *picked], reverse=True):
         around = content_words(f"{text[:start]} {text[end:]}")
-        if fresh := [new for new in found if not content_words(new) & around]:
+        fresh = [new for new in replacements if not content_words(new) & around]
+        if fresh:
             new = fresh[generator.integers(len(fresh))]
             text = _with_article(text[:start], new) + new + text[end:]
     return text
+
+
+def _replacements(options: _Replacements, kinds: Sequence[str]) -> list[str]:
+    """Return the sorted replacements of some kinds."""
+    replacements: set[str] = set()
+    for kind in kinds:
+        replacements.update(options.get(kind, ()))
+    return sorted(replacements)
 
 
 def _with_article(before: str, new: str) -> str:
@@ -352,299 +444,209 @@ def _with_article(before: str, new: str) -> str:
     )
 
 
-def apply_frames(text: str, strategy: str) -> list[tuple[str, str, list[_Span]]]:
-    """Say one sentence of a text in every frame of a strategy, "register" or "rewrite",
-    that fits it.
+def apply_frames(text: str, strategy: str) -> list[_Base]:
+    """Say one sentence of a text in every frame of a strategy that fits it.
 
-    Returns rules' names, the texts they give, and where in these the frames' own words
-    stand, in the file's order.
+    Returns the rule's name, the text that it gives, and where in this the frame's own
+    words are, in the file's order.
     """
     sentences = _SENTENCE_END.split(text.strip())
-    found = []
+    framed = []
     for frame in _frames()[strategy]:
         for number, sentence in enumerate(sentences):
-            ((body, end),) = re.findall(r"(?s)\A(.*?)[\s,;:]*([.!?]*)\Z", sentence)
-            match = frame["regex"].fullmatch(body)
-            if match and _fits(match, body, frame):
-                new, own = _filled(frame["template"], match, end or ".")
-                before = "".join(f"{earlier} " for earlier in sentences[:number])
-                whole = " ".join([before + new, *sentences[number + 1 :]])
-                found.append(
-                    (
-                        frame["rule"],
-                        whole,
-                        [(len(before) + a, len(before) + b) for a, b in own],
-                    )
-                )
-                break
-    return found
+            said = _say_in_frame(sentence, frame)
+            if said is None:
+                continue
+            new, spans = said
+            before = "".join(f"{earlier} " for earlier in sentences[:number])
+            whole = " ".join([before + new, *sentences[number + 1 :]])
+            shift = len(before)
+            shifted = [(start + shift, end + shift) for start, end in spans]
+            framed.append((frame["rule"], whole, shifted))
+            break
+    return framed
 
 
-def _fits(match: re.Match[str], body: str, frame: dict[str, Any]) -> bool:
-    """Say whether the parts that a pattern has matched are what it takes them for."""
-    groups, pattern = match.groupdict(), frame["pattern"]
+def _say_in_frame(
+    sentence: str, frame: dict[str, Any]
+) -> tuple[str, list[_Span]] | None:
+    """Return a sentence in a frame, and the spans of the frame's words; None if unfit."""
+    parts = _SENTENCE.match(sentence)
+    assert parts is not None  # the pattern matches any text
+    body, end = parts.groups()
+    match = frame["regex"].fullmatch(body)
+    if match is None or not _fits(match.groupdict(), body, frame):
+        return None
+    return _fill(frame["template"], match.groupdict(), end or ".")
+
+
+def _fits(groups: dict[str, str], body: str, frame: dict[str, Any]) -> bool:
+    """Return whether what a pattern has matched is what it takes it for."""
+    pattern = frame["pattern"]
     if "{VP}" in pattern:
-        first, *rest = groups["vp"].split()
-        verb = (
-            rest[0]
-            if rest and first.endswith("ly") and not _can_be_verb(first.lower())
-            else first
-        )
-        if (not first.islower() and not body.startswith(first)) or not _can_be_verb(
-            verb.lower()
-        ):
+        verb = _first_verb(groups["vp"], body)
+        if not _can_be_verb(verb):
             return False
-        if _ASKED_VERB.search(pattern) and verb.lower() not in _ORDERS:
+        if _ASKED_VERB.search(pattern) and verb not in _ORDERS:
             return False  # "Can you die of it?" asks for nothing to be done
     if groups.get("np", "a").split()[0].lower() in _NO_NOUN:
         return False
     # A question that hangs on a question stays one; behind a noun or a statement it
     # would not be English.
-    behind = (
-        groups.get("np", "")
-        if frame["template"].endswith("?") and "wh" not in groups
-        else body
-    )
-    if _INVERTED_QUESTION.match(groups.get("clause", "")) or _TRAILING_QUESTION.search(
-        behind
-    ):
+    to_question = frame["template"].endswith("?") and "wh" not in groups
+    behind = groups.get("np", "") if to_question else body
+    if _TRAILING_QUESTION.search(behind):
         return False
-    return not any(
-        _second_verb(groups[name]) for name in ("np", "clause") if name in groups
-    )
+    clause = groups.get("clause", "")
+    if _INVERTED_QUESTION.match(clause):
+        return False
+    return not (_has_second_order(groups.get("np", "")) or _has_second_order(clause))
 
 
-_NO_NOUN = _word_set("how why what when where who whether which if that to")
-_ORDERS = _word_set(
-    """act add address advise analyse analyze answer apply argue assemble assess assist assume brainstorm break
-    build calculate check clarify code come compare compile compose conceive conduct construct contrast convert
-    convince correct count craft create critique debug define deliver demonstrate describe design detail
-    determine develop devise direct discover discuss display do draft draw edit elaborate enlighten enlist
-    enumerate establish estimate evaluate examine exemplify expand explain explore extract find fix format
-    formulate generate give guess guide help hypothesize identify illustrate imagine imitate implement improve
-    inform input instruct interpret invent investigate itemize let list make map name narrate offer optimize
-    outline paint paraphrase perform plan play point predict prepare present pretend process produce program
-    proofread propose provide put quote rank rate read recite recommend reflect remind render rephrase report
-    research respond review rewrite role-play roleplay scan search select send share show simulate sketch solve
-    speak specify spell start state suggest summarise summarize supply talk teach tell think trace train
-    transform translate try turn update use verify visualize walk write"""
-)
-"""Verbs with which a request may begin; other words at the start of a sentence may be
-nouns.
-"""
+def _first_verb(phrase: str, body: str) -> str:
+    """Return the word of a verb phrase that should be the verb, "" if it is a name."""
+    first, *rest = phrase.split()
+    if not first.islower() and not body.startswith(first):
+        return ""
+    is_adverb = first.endswith("ly") and not _can_be_verb(first.lower())
+    return (rest[0] if rest and is_adverb else first).lower()
 
 
-def _second_verb(phrase: str) -> bool:
-    """Say whether a phrase goes on with another order: "a story, and give it a title"."""
-    after = re.findall(
-        r"(?:\b(?:and|or|then|but)|[,;])\s+(?:then |also |please |do )?([a-z]+)", phrase
-    )
-    return any(
-        word in _ORDERS or word in ("ensure", "include", "use", "keep", "avoid", "do")
-        for word in after
-    )
+def _has_second_order(phrase: str) -> bool:
+    """Return whether a phrase adds another order: "a story, and give it a title"."""
+    return not _SECOND_ORDERS.isdisjoint(_NEXT_ORDER.findall(phrase))
 
 
-def _filled(template: str, match: re.Match[str], end: str) -> tuple[str, list[_Span]]:
+def _fill(
+    template: str, groups: dict[str, str | None], end: str
+) -> tuple[str, list[_Span]]:
     """Fill a template with what its pattern has matched.
 
-    Return the sentence and the spans of the template's words.
+    Returns the sentence and the spans of the template's words.
     """
-    parts = {
-        name: value for name, value in match.groupdict().items() if value is not None
-    }
-    parts = {name: _lowered(value) for name, value in parts.items()} | {"end": end}
-    parts |= {
-        name.title(): parts[name][0].upper() + parts[name][1:]
-        for name in ("tail", "main")
-        if name in parts
-    }
-    parts |= {
-        name: parts[name].lower() for name in ("modal", "be", "aux") if name in parts
-    }
-    new, own = "", []
+    parts = {"end": end}
+    for name, value in groups.items():
+        if value is not None:
+            parts[name] = _lower_first(value)
+    for name in ("tail", "main"):
+        if name in parts:
+            parts[name.title()] = parts[name][0].upper() + parts[name][1:]
+    for name in ("modal", "be", "aux"):
+        if name in parts:
+            parts[name] = parts[name].lower()
+    new = ""
+    spans = []
     for literal, field, *_ in Formatter().parse(template):
-        own.append((len(new), len(new) + len(literal)))
-        new += literal + (parts[field] if field else "")
-    return new[0].upper() + new[1:], own
+        spans.append((len(new), len(new) + len(literal)))
+        new += literal
+        if field:
+            new += parts[field]
+    return new[0].upper() + new[1:], spans
 
 
-def _lowered(phrase: str) -> str:
+def _lower_first(phrase: str) -> str:
     """Lower the first letter, unless the word is a name or "I"."""
     first = phrase.split()[0]
-    plain = first.rstrip(",").lower()
-    name = first in ("I", "I'm", "I'd", "I've", "AI") or (
-        len(first) > 1 and first.isupper()
-    )
-    return (
-        phrase
-        if name or not (plain in _OPENERS or _can_be_verb(plain))
-        else phrase[0].lower() + phrase[1:]
-    )
-
-
-_OPENERS = _word_set(
-    """a an any are as at by can could did do does for from generally had has have her his how hypothetically i've
-    if imagine in is it its may might my on our should some suppose that the their there these this those to
-    was were what when where whether which while who why will with without would your"""
-)
+    word = first.rstrip(",").lower()
+    is_abbreviation = len(first) > 1 and first.isupper()
+    is_common = word in _OPENERS or _can_be_verb(word)
+    if first in _NAMES or is_abbreviation or not is_common:
+        return phrase
+    return phrase[0].lower() + phrase[1:]
 
 
 def paraphrase_by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
-    """Write candidates for seeds (seed_id, text) by rules.
+    """Write candidates for seeds by rules.
 
-    Another `seed` gives other choices.
+    Parameters
+    ----------
+    seeds : pandas.DataFrame
+        Columns seed_id, text.
+    seed : int
+        Another seed gives other choices.
 
-    Returns seed_id, strategy, text, rule (the frame's name, or the kind of
-    substitution); no two of a seed alike.
+    Returns
+    -------
+    pandas.DataFrame
+        seed_id, strategy, text, rule (the frame's name, or the kind of substitution);
+        no two of a seed alike.
     """
-    rows = [
-        (seed_id, strategy, new, rule)
-        for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
-        for strategy, rule, new in paraphrase_text(text, seed)
-    ]
+    rows = []
+    for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
+        for strategy, rule, new in paraphrase_text(text, seed):
+            rows.append((seed_id, strategy, new, rule))
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
 
 def paraphrase_text(text: str, seed: int = SEED) -> Iterator[tuple[str, str, str]]:
-    """Yield strategy, rule and text of the candidates of `paraphrase_by_rules` for one
-    text, as they are wanted.
-    """
+    """Yield strategy, rule and text of a text's candidates, each when it is wanted."""
     known = {match_key(text)}
-    kinds = Counter(
-        kind for _, _, options in find_substitutions(text) for kind in options
-    )
-    for strategy in STRATEGIES:
-        content = f"{seed}\x1f{strategy}\x1f{text}".encode()
-        generator = np.random.default_rng(
-            np.frombuffer(hashlib.sha256(content).digest(), np.uint32)
-        )
-        charged = strategy in ("softening", "hardening")
-        if charged and not kinds[strategy]:
-            continue
-        shares = _REPLACED_SHARES_BESIDE_CHARGED if charged else _REPLACED_SHARES
-        for number, (rule, base, kept) in enumerate(
-            _bases(text, strategy, kinds, generator)
-        ):
-            always = (
-                [strategy]
-                if charged
-                else [rule.partition("-")[0]]
-                if strategy == "register"
-                else []
-            )
-            beside = ["lexical"] if always else ["lexical", "formal"]
-            new = substitute_words(
-                base, generator, always, beside, shares[number % len(shares)], kept
-            )
-            if match_key(new) not in known:
-                known.add(match_key(new))
-                yield strategy, rule, new
+    for strategy in TABLE:
+        for rule, new in _write(text, strategy, seed):
+            key = match_key(new)
+            if key not in known:
+                known.add(key)
+                yield strategy.name, rule, new
 
 
-def _bases(
-    text: str, strategy: str, kinds: Counter[str], generator: np.random.Generator
-) -> list[tuple[str, str, list[_Span]]]:
-    """List what substitutions start from (rule, text, spans to keep): frames, tones in
-    turn, or the text itself.
-    """
-    count = MAX_CANDIDATES[strategy]
-    if strategy not in _frames():
-        return [(strategy, text, [])] * count
-    found = apply_frames(text, strategy)
-    order = [found[i] for i in generator.permutation(len(found))]
-    if strategy == "register":
-        order += [
-            (tone, text, [])
-            for tone in ("formal", "chatty")
-            if kinds[tone] >= MIN_TONE_WORDS
-        ]
-    tones = [
-        rule.partition("-")[0] if strategy == "register" else "" for rule, *_ in order
-    ]
+def _write(text: str, strategy: Strategy, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield rule and text of what a strategy's generator writes, repetitions too."""
+    if strategy.generator == RULES_GENERATOR:
+        yield from _write_by_rules(text, strategy, seed)
+    elif strategy.generator:
+        function, _ = seams.load_function(strategy.generator, "the generator")
+        for new in function(text)[: strategy.max_candidates]:
+            yield strategy.name, new
+
+
+def _write_by_rules(
+    text: str, strategy: Strategy, seed: int
+) -> Iterator[tuple[str, str]]:
+    kinds = _count_kinds(text)
+    is_charged = strategy.direction != 0
+    if is_charged and not kinds[strategy.name]:
+        return
+    content = f"{seed}\x1f{strategy.name}\x1f{text}".encode()
+    digest = hashlib.sha256(content).digest()
+    generator = np.random.default_rng(np.frombuffer(digest, np.uint32))
+    shares = _REPLACED_SHARES_BESIDE_CHARGED if is_charged else _REPLACED_SHARES
+    bases = _list_bases(text, strategy, kinds, generator)
+    for number, (rule, base, kept) in enumerate(bases):
+        tone = _tone(rule)
+        always = [strategy.name] if is_charged else [tone] if tone else []
+        beside = ["lexical"] if always else ["lexical", "formal"]
+        choice = Choice(always, beside, shares[number % len(shares)])
+        yield rule, substitute_words(base, generator, choice, kept)
+
+
+def _count_kinds(text: str) -> Counter[str]:
+    """Count the places of a text in which each kind of replacement is possible."""
+    kinds: Counter[str] = Counter()
+    for _, _, options in find_substitutions(text):
+        kinds.update(options.keys())
+    return kinds
+
+
+def _tone(rule: str) -> str:
+    """Return the tone of a rule, "" if it has none."""
+    tone = rule.partition("-")[0]
+    return tone if tone in TONES else ""
+
+
+def _list_bases(
+    text: str, strategy: Strategy, kinds: Counter[str], generator: np.random.Generator
+) -> list[_Base]:
+    """List what substitutions start from: frames, tones in turn, or the text itself."""
+    count = strategy.max_candidates
+    if strategy.name not in _frames():
+        return [(strategy.name, text, [])] * count
+    framed = apply_frames(text, strategy.name)
+    bases = [framed[i] for i in generator.permutation(len(framed))]
+    if any(_tone(frame["rule"]) for frame in _frames()[strategy.name]):
+        for tone in TONES:
+            if kinds[tone] >= MIN_TONE_WORDS:
+                bases.append((tone, text, []))
+    tones = [_tone(rule) for rule, _, _ in bases]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
-    order = [order[i] for i in np.argsort(turns, kind="stable")]
-    return (order * count)[:count]
-
-
-def paraphrase_by_model(
-    store: stores.Store,
-    name: str,
-    seeds: pd.DataFrame,
-    model: backends.Backend | loading.LoadedModel,
-    wordings: str,
-    decodings: Mapping[str, prompting.Decoding],
-) -> pd.DataFrame:
-    """Ask a model for paraphrases of each seed in each strategy, once for each wording
-    of the request and decoding.
-
-    The wordings are a key of `read_model_prompts`; a live store keeps the answers as
-    traces of the corpora `<name>-paraphrases<key of the decoding>`. Returns seed_id,
-    strategy, text, rule (the model's name), decoding after decoding; a text may come
-    more than once, and an answer that was cut off or holds no paraphrase is left out.
-    Raise DataError where the seeds ask for harm: a model might answer instead, and what
-    it writes is kept. Where the requests lie in files and not all have been answered,
-    the program ends with status 0.
-    """
-    unsafe.refuse_unsafe(seeds, "paraphrases by a model")
-    asked = make_paraphrase_prompts(seeds, read_model_prompts()[wordings])
-    frames = [
-        trace_store.query_model(
-            store, f"{name}-paraphrases{key}", asked, model, "none", decoding
-        )
-        for key, decoding in decodings.items()
-    ]
-    traces = pd.concat(frames, ignore_index=True)
-    if len(traces) < len(asked) * len(frames):
-        raise SystemExit(0)  # which papermill takes as an end and not as a fault
-    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
-    found = (
-        traces["response"].fillna("").map(extract_paraphrase)
-    )  # a request that failed has no response
-    rows = pd.DataFrame(
-        {"seed_id": keys[0], "strategy": keys[1], "text": found, "rule": model.name}
-    )
-    finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
-    return rows[finished & (rows["text"] != "")].reset_index(drop=True)
-
-
-def make_paraphrase_prompts(
-    seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]
-) -> pd.DataFrame:
-    """Return what a model is asked for seeds: prompt_id (`SEED--STRATEGY--NUMBER of the
-    wording`) and text.
-    """
-    by_strategy = {
-        name: [found] if isinstance(found, str) else found
-        for name, found in wordings.items()
-    }
-    rows = [
-        (f"{seed_id}--{strategy}--{number}", wording.format(text=text))
-        for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True)
-        for strategy in STRATEGIES
-        for number, wording in enumerate(by_strategy[strategy])
-    ]
-    return pd.DataFrame(rows, columns=["prompt_id", "text"])
-
-
-@cache
-def read_model_prompts() -> dict[str, Any]:
-    """Read what models are asked: `writer`, a prompt a strategy.
-
-    `judge`, questions; `compared`, two a strategy.
-    """
-    return yaml.safe_load(
-        (paths.DATA / "generation" / "model_prompts.yaml").read_text(encoding="utf-8")
-    )
-
-
-def extract_paraphrase(answer: str) -> str:
-    """Return the first line of an answer that is no announcement, without quotation
-    marks; "" where there is none.
-    """
-    for line in THINKING_BLOCK.sub("", replace_control(answer)).splitlines():
-        line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
-        line = _PREAMBLE.sub("", line).strip(' \t*"“”`-')
-        if line and not line.endswith(":"):
-            return line
-    return ""
+    bases = [bases[i] for i in np.argsort(turns, kind="stable")]
+    return (bases * count)[:count]

@@ -1,264 +1,435 @@
-"""A model that writes candidates, and another that judges whether they keep the intent
+"""Let a model write candidates, and another judge whether they keep the intent
 (`docs/method.md`, Corpus).
 
-The judge must be another model than the writer, and is asked only about what passes
+The judge must be another model than the writer, and is queried only about what passes
 every gate alone.
 """
 
 import hashlib
 import json
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
-from paraguard_lab.corpus import paraphrase
-from paraguard_utils import stores
-from paraguard_utils.corpus import fidelity, gates
+from paraguard_lab.corpus import fidelity, fluency, paraphrase
+from paraguard_utils import paths, stores, unsafe
+from paraguard_utils.core.strategies import STRATEGIES
+from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, prompting, trace_store
 from paraguard_utils.models.prompting import Decoding, Sampling
-from paraguard_utils.schemas import Seeds
-from paraguard_utils.settings import MODEL_PREFIX, SERVED_PREFIX, Settings
+from paraguard_utils.schemas import Candidates, Seeds
+from paraguard_utils.settings import (
+    MODEL_PREFIX,
+    SERVED_PREFIX,
+    CorpusSettings,
+    Gates,
+    end_notebook,
+)
+from paraguard_utils.text import THINKING_BLOCK, replace_control
 
-PARAPHRASE_DECODING = Decoding(
-    max_new_tokens=96
-)  # some paraphrases are longer than the 64 tokens of an answer
-JUDGE_DECODING = Decoding(
-    max_new_tokens=4
-)  # of a judge's reply only the first word is read
-JUDGE_QUESTIONS = {
-    "same": "intent",
-    "harmless": "harm",
-}  # by question, a candidate's reason where it says no
+# Some paraphrases are longer than the 64 tokens of an answer
+PARAPHRASE_DECODING = Decoding(max_new_tokens=96)
+# Of a judge's reply only the first word is read
+JUDGE_DECODING = Decoding(max_new_tokens=4)
+
+JUDGE_QUESTIONS = {"same": "intent", "harmless": "harm"}
+"""By question, the reason of a candidate for which the judge says no."""
+
 WRITER_CANDIDATES_TABLE = "writer_candidates"  # every candidate and what became of it
-_WRITER_COLUMNS = "generator seed_id strategy text similarity overlap content_overlap risk reason".split()  # noqa: SIM905
+_WRITER_COLUMNS = [
+    "generator",
+    "seed_id",
+    "strategy",
+    "text",
+    "similarity",
+    "overlap",
+    "content_overlap",
+    "risk",
+    "reason",
+]
+_PREAMBLE = re.compile(
+    r"(?i)^(?:sure|certainly|of"
+    r" course|here|re-?written|paraphrased?|new|request|version)[^:?]*:\W*"
+)
 
 
 @dataclass(frozen=True)
 class Authors:
     """Who writes candidates and who judges their intent, found but not yet loaded.
 
-    None where nobody does.
+    It is what 01 reads candidates from (`inputs.CandidateSource`) if rules or a model
+    write them, or a model judges them. `writer` and `judge` are None if nobody does.
     """
 
-    settings: Settings
+    settings: CorpusSettings
     writer: backends.BackendSource | None = None
     judge: backends.BackendSource | None = None
 
-    def write(self, store: stores.Store, name: str, seeds: Seeds) -> pd.DataFrame:
-        """Say what it costs, then have the writer write candidates, as
-        `paraphrase_by_model`, with generator.
+    @property
+    def _by_rules(self) -> bool:
+        return self.settings.candidates == paraphrase.RULES_GENERATOR
 
-        Raise Missing where the store is the recorded one; it raises and ends as
-        `paraphrase_by_model` otherwise.
+    @property
+    def losses(self) -> gates.Losses | None:
+        """How fluent candidates are, if rules write them."""
+        return fluency.compute_losses if self._by_rules else None
+
+    def read(
+        self, files: stores.CorpusFiles, seeds: Seeds, limits: Gates = Gates()
+    ) -> Candidates:
+        """Have candidates written for the seeds that pass the sanity gates, or read.
+
+        Raise DataError if a model would read requests that ask for harm.
+        """
+        if self.writer or self.judge:
+            unsafe.refuse_unsafe(seeds, "candidates written or judged by a model")
+        if self._by_rules:
+            sane = inputs.select_sane(seeds, limits)
+            written = paraphrase.paraphrase_by_rules(sane)
+            return written.assign(generator=paraphrase.RULES_GENERATOR)
+        if self.writer:
+            return self.write(files, inputs.select_sane(seeds, limits))
+        return inputs.CandidateFile(self.settings.candidates).read(files, seeds)
+
+    def write(self, files: stores.CorpusFiles, seeds: Seeds) -> Candidates:
+        """Say what it costs, then have the writer write candidates.
+
+        Returns the rows of `paraphrase_by_model` with generator, and raises and ends as
+        it does. Raise Missing if the store is the recorded one.
         """
         assert self.writer is not None
-        _live(store, "a model writes candidates")
-        tokens, samples = (
-            PARAPHRASE_DECODING.max_new_tokens,
-            range(self.settings.samples),
-        )
-        draws = {f"--draw-{draw}": Sampling(tokens, draw=draw) for draw in samples}
-        prompts = paraphrase.make_paraphrase_prompts(
-            seeds, paraphrase.read_model_prompts()["writer"]
-        )
-        then = (
-            f"; then at most {2 * len(prompts) * len(draws):,} short ones to"
-            f" {self.judge.name}"
-            if self.judge
-            else ""
-        )
-        _announce(
-            self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws), then
-        )
-        model = backends.open_backend(self.writer, self.settings)
-        return paraphrase.paraphrase_by_model(
-            store, name, seeds, model, "writer", draws
-        ).assign(generator=model.name)
+        _require_live(files, "a model writes candidates")
+        draws = {}
+        for draw in range(self.settings.samples):
+            sampling = Sampling(PARAPHRASE_DECODING.max_new_tokens, draw=draw)
+            draws[f"--draw-{draw}"] = sampling
+        prompts = make_paraphrase_prompts(seeds, read_model_prompts()["writer"])
+        then = ""
+        if self.judge:
+            replies = len(JUDGE_QUESTIONS) * len(prompts) * len(draws)
+            then = f"; then at most {replies:,} short ones to {self.judge.name}"
+        texts = prompts["text"]
+        _announce(self.writer.name, texts, PARAPHRASE_DECODING, len(draws), then)
+        model = self.writer.open(self.settings)
+        written = paraphrase_by_model(files, seeds, model, "writer", draws)
+        return written.assign(generator=model.name)
 
-    def intent(self, store: stores.Store, name: str) -> gates.IntentJudge | None:
-        """Return the function that tells the gates whether candidates keep the intent.
+    def intent(self, files: stores.CorpusFiles) -> gates.IntentJudge | None:
+        """Return what tells the gates whether candidates keep the intent.
 
-        None where nobody judges.
-
-        A live store keeps the replies as traces of the corpus `<name>-intent`; the
-        recorded store raises Missing.
+        None if nobody judges. A live store keeps the replies as traces of the corpus
+        `<name>-intent`; the recorded store raises Missing.
         """
-        if (judge := self.judge) is None:
+        judge = self.judge
+        if judge is None:
             return None
-        _live(store, "a model judges intent")
+        _require_live(files, "a model judges intent")
 
-        def judged(pairs: pd.DataFrame) -> list[str]:
+        def judge_pairs(pairs: pd.DataFrame) -> list[str]:
             if pairs.empty:
                 return []
-            _announce(judge.name, _questions(pairs)["text"], JUDGE_DECODING)
-            return judge_intent(
-                store, name, pairs, backends.open_backend(judge, self.settings)
-            )
+            _announce(judge.name, _make_questions(pairs)["text"], JUDGE_DECODING)
+            model = judge.open(self.settings)
+            return judge_intent(files, pairs, model)
 
-        return judged
+        return judge_pairs
 
     def about(self) -> dict[str, Any]:
-        """Describe writer and judge for a meta file; {} where there is neither."""
-        found: dict[str, Any] = {}
+        """Describe writer and judge for a meta file; {} if there is neither."""
+        described: dict[str, Any] = {}
         if self.writer:
             samples = self.settings.samples
-            draws = {
+            described["writer"] = _identify(self.writer, "writer", PARAPHRASE_DECODING)
+            described["writer"] |= {
                 "samples": samples,
                 "seeds": list(range(samples)),
                 "temperature": Sampling.temperature,
             }
-            found["writer"] = (
-                _identity(self.writer, "writer", PARAPHRASE_DECODING) | draws
-            )
         if self.judge:
-            found["judge"] = _identity(self.judge, "judge", JUDGE_DECODING)
-        return found
+            described["judge"] = _identify(self.judge, "judge", JUDGE_DECODING)
+        return described
 
     def keep(
         self,
-        store: stores.Store,
+        files: stores.CorpusFiles,
         seeds: Seeds,
         candidates: pd.DataFrame,
-        meta: dict[str, Any],
+        meta: Mapping[str, Any],
     ) -> None:
-        """Write judged candidates and an audit sheet for people, if there is an author.
+        """Keep judged candidates and a sheet for people, if a model writes or judges.
 
-        DataError on a marked sheet.
+        Raise DataError if there is a sheet of other candidates with marks.
         """
         if not (self.writer or self.judge):
             return
-        store.write(
-            "tables",
-            WRITER_CANDIDATES_TABLE,
-            frame=candidates[_WRITER_COLUMNS],
-            meta=meta,
-        )
+        table = candidates[_WRITER_COLUMNS]
+        store = files.store
+        store.write("tables", WRITER_CANDIDATES_TABLE, frame=table, meta=meta)
         passing = candidates[gates.passes_alone(candidates)]
         print(f"{len(passing)} of {len(candidates)} candidates pass alone")
         if len(passing):
-            print(
-                fidelity.write_audit_sheet(
-                    store.output_path("tables", "writer_audit"), seeds, passing, meta
-                )
-            )
+            path = store.output_path("tables", "writer_audit")
+            print(fidelity.write_audit_sheet(path, seeds, passing, meta))
 
 
-def find_authors(settings: Settings) -> Authors:
-    """Find the writer (`candidates=model:NAME`) and the judge (`intent_judge`) that the
-    settings name, without loading.
+def find_authors(settings: CorpusSettings) -> Authors:
+    """Find the writer and the judge that the settings name, without loading.
 
-    Raise ModelError where there is no such model, and SettingsError where both are the
-    same.
+    The writer is `candidates=model:NAME`, the judge `intent_judge`. Raise ModelError if
+    there is no such model, and SettingsError if both are the same.
     """
-    writer = judge = None
+    writer = None
+    judge = None
     if settings.candidates.startswith(MODEL_PREFIX):
-        (writer,) = backends.resolve_backends(
-            settings.model_copy(update={"model": settings.writer})
-        )
+        names = {"model": settings.writer}
+        (writer,) = backends.resolve_backends(settings.model_copy(update=names))
     if settings.intent_judge:
-        own = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
-        (judge,) = backends.resolve_backends(settings.model_copy(update=own))
+        names = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
+        (judge,) = backends.resolve_backends(settings.model_copy(update=names))
     if writer and judge and _model_id(writer, judge) == _model_id(judge, writer):
-        same = (
-            f"{settings.intent_judge} is the model that writes; let another one judge"
+        raise SettingsError(
+            f"parameter 'intent_judge': {settings.intent_judge} is the model that"
+            " writes; let another one judge"
         )
-        raise SettingsError(f"parameter 'intent_judge': {same}")
     return Authors(settings, writer, judge)
 
 
 def _model_id(source: backends.BackendSource, other: backends.BackendSource) -> str:
-    """Return which model it is: its weights where those of both are known, else its
-    name without owner and revision.
+    """Return which model a source is.
+
+    It is known by its weights if those of both are known, else by its name without
+    owner and revision.
     """
-    if isinstance(source, loading.ModelSource) and isinstance(
-        other, loading.ModelSource
-    ):
+    local_models = loading.ModelSource
+    if isinstance(source, local_models) and isinstance(other, local_models):
         return source.weights_id
     name = source.argument.removeprefix(SERVED_PREFIX).rstrip("/").partition("@")[0]
     return loading.slugify_model(name.rpartition("/")[2])
 
 
-def _identity(
+def _identify(
     source: backends.BackendSource, section: str, decoding: Decoding
 ) -> dict[str, Any]:
-    asked = json.dumps(
-        paraphrase.read_model_prompts()[section], sort_keys=True
-    ).encode()
-    about = {
-        "prompts": hashlib.sha256(asked).hexdigest()[:16],
+    """Return what a meta file says of a model and of the prompts that it reads."""
+    prompts = json.dumps(read_model_prompts()[section], sort_keys=True)
+    return {
+        "name": source.name,
+        "weights_id": source.weights_id,
+        "prompts": hashlib.sha256(prompts.encode()).hexdigest()[:16],
         "max_new_tokens": decoding.max_new_tokens,
     }
-    return {"name": source.name, "weights_id": source.weights_id} | about
 
 
-def _live(store: stores.Store, what: str) -> None:
-    if store.recorded:
+def _require_live(files: stores.CorpusFiles, what: str) -> None:
+    if files.recorded:
         raise Missing(f"{what} in a live store only; add, for example, store=live")
 
 
 def _announce(
     name: str, texts: pd.Series, decoding: Decoding, times: int = 1, then: str = ""
 ) -> None:
+    """Say on stderr what the queries to a model will cost."""
     cost = prompting.describe_cost(texts, decoding, times=times)
-    print(
-        f"{name}: {cost} (what is kept is not asked again){then}",
-        file=sys.stderr,
-        flush=True,
-    )
+    message = f"{name}: {cost} (what is kept is not asked again){then}"
+    print(message, file=sys.stderr, flush=True)
 
 
-def _questions(pairs: pd.DataFrame) -> pd.DataFrame:
+@cache
+def read_model_prompts() -> dict[str, Any]:
+    """Read what models are asked.
+
+    Keys: `writer`, a request per strategy; `judge`, its questions; `compared`, two
+    requests per strategy.
+    """
+    path = paths.DATA / "generation" / "model_prompts.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def make_paraphrase_prompts(
+    seeds: pd.DataFrame, wordings: Mapping[str, str | Sequence[str]]
+) -> pd.DataFrame:
+    """Return the prompts that ask a model to paraphrase seeds.
+
+    Parameters
+    ----------
+    seeds : pandas.DataFrame
+        Columns seed_id, text.
+    wordings : mapping
+        One or more wordings of the request by strategy. A strategy without one is not
+        asked for.
+
+    Returns
+    -------
+    pandas.DataFrame
+        prompt_id (SEED--STRATEGY--NUMBER of the wording), text.
+    """
+    rows = []
+    for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
+        for strategy in STRATEGIES:
+            asked = wordings.get(strategy, ())
+            if isinstance(asked, str):
+                asked = [asked]
+            for number, wording in enumerate(asked):
+                prompt_id = f"{seed_id}--{strategy}--{number}"
+                rows.append((prompt_id, wording.format(text=text)))
+    return pd.DataFrame(rows, columns=["prompt_id", "text"])
+
+
+def paraphrase_by_model(
+    files: stores.CorpusFiles,
+    seeds: pd.DataFrame,
+    model: backends.Backend | loading.LoadedModel,
+    wordings: str,
+    decodings: Mapping[str, Decoding],
+) -> pd.DataFrame:
+    """Query a model for paraphrases of each seed in each strategy.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        A live store keeps the answers as traces of the corpora
+        `<name>-paraphrases<key of the decoding>`.
+    seeds : pandas.DataFrame
+        Columns seed_id, text.
+    model : Backend
+    wordings : str
+        A key of `read_model_prompts`: the wordings of the request.
+    decodings : mapping of str to Decoding
+        Each wording is asked once with each.
+
+    Returns
+    -------
+    pandas.DataFrame
+        seed_id, strategy, text, rule (the model's name), decoding after decoding. A
+        text may come more than once; an answer that was cut off or holds no paraphrase
+        is left out.
+
+    Raises
+    ------
+    DataError
+        The seeds ask for harm: a model might answer instead, and what it writes is
+        kept.
+    SystemExit
+        With status 0, which ends a notebook, if the requests are in files and not all
+        have been answered.
+    """
+    unsafe.refuse_unsafe(seeds, "paraphrases by a model")
+    prompts = make_paraphrase_prompts(seeds, read_model_prompts()[wordings])
+    frames = []
+    for key, decoding in decodings.items():
+        name = f"{files.name}-paraphrases{key}"
+        frames.append(_query(files.other(name), prompts, model, decoding))
+    traces = pd.concat(frames, ignore_index=True)
+    if len(traces) < len(prompts) * len(frames):
+        end_notebook()
+    keys = traces["prompt_id"].str.rsplit("--", n=2, expand=True)
+    answers = traces["response"].fillna("")  # a failed request has no response
+    columns = {
+        "seed_id": keys[0],
+        "strategy": keys[1],
+        "text": answers.map(extract_paraphrase),
+        "rule": model.name,
+    }
+    rows = pd.DataFrame(columns)
+    finished = traces["finish_reason"] == "stop"  # half a paraphrase is no paraphrase
+    return rows[finished & (rows["text"] != "")].reset_index(drop=True)
+
+
+def _query(
+    files: stores.CorpusFiles,
+    prompts: pd.DataFrame,
+    model: backends.Backend | loading.LoadedModel,
+    decoding: Decoding,
+) -> pd.DataFrame:
+    """Return the traces of prompts without a system prompt."""
+    query = trace_store.Query(files, prompts, "none", decoding)
+    return trace_store.query_model(model, query)
+
+
+def extract_paraphrase(answer: str) -> str:
+    r"""Return the first line of an answer that is no announcement, or "".
+
+    Quotation marks around it are taken off.
+
+    Examples
+    --------
+    >>> extract_paraphrase('Here is the rewritten request:\n\n"How does one end it?"')
+    'How does one end it?'
+    """
+    text = THINKING_BLOCK.sub("", replace_control(answer))
+    for line in text.splitlines():
+        line = re.sub(r"^\W*(?:\d+[.)]\s+)?", "", line)
+        line = _PREAMBLE.sub("", line).strip(' \t*"“”`-')
+        if line and not line.endswith(":"):
+            return line
+    return ""
+
+
+def _make_questions(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return the judge's prompts (prompt_id, text), pair by pair.
 
-    Ids are made of the texts, so they always stay.
+    The texts make the ids, so that a pair keeps its ids.
     """
-    asked = paraphrase.read_model_prompts()["judge"]
+    questions = read_model_prompts()["judge"]
     rows = []
-    for seed_id, seed, text in zip(
-        pairs["seed_id"], pairs["seed"], pairs["text"], strict=True
-    ):
+    columns = [pairs["seed_id"], pairs["seed"], pairs["text"]]
+    for seed_id, seed, text in zip(*columns, strict=True):
         digest = hashlib.sha256(f"{seed}\x1f{text}".encode()).hexdigest()[:16]
-        rows += [
-            (f"{seed_id}--{digest}--{name}", asked[name].format(seed=seed, text=text))
-            for name in JUDGE_QUESTIONS
-        ]
+        for name in JUDGE_QUESTIONS:
+            question = questions[name].format(seed=seed, text=text)
+            rows.append((f"{seed_id}--{digest}--{name}", question))
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
 def judge_intent(
-    store: stores.Store, name: str, pairs: pd.DataFrame, model: backends.Backend
+    files: stores.CorpusFiles, pairs: pd.DataFrame, model: backends.Backend
 ) -> list[str]:
-    """Ask a judge about n candidates beside their seeds: seed_id, seed (its text),
-    text; no pair twice.
+    """Query a judge about candidates beside their seeds.
 
-    Returns n reasons: "" where both replies are yes; a value of `JUDGE_QUESTIONS` where
-    one is no, the first where both are; else "unparsed", since an unclear or missing
-    reply is no yes. Raises and ends as `Authors.write` does.
+    Parameters
+    ----------
+    files : CorpusFiles
+        A live store keeps the replies as traces of the corpus `<name>-intent`.
+    pairs : pandas.DataFrame
+        n rows of seed_id, seed (its text), text; no pair twice.
+    model : Backend
+
+    Returns
+    -------
+    list of str
+        n reasons: "" if both replies are yes; a value of `JUDGE_QUESTIONS` if one is
+        no, the first if both are; else "unparsed", since an unclear or missing reply is
+        no yes.
+
+    Raises
+    ------
+    SystemExit
+        With status 0, which ends a notebook, if the requests are in files and not all
+        have been answered.
     """
-    prompts = _questions(pairs)
-    if isinstance(
-        model, local.LocalBackend
-    ):  # what the writer wrote may be a control token to the judge
+    prompts = _make_questions(pairs)
+    if isinstance(model, local.LocalBackend):
+        # What the writer wrote may be a control token to the judge
         strings = prompting.find_control_strings(model.model.tokenizer)
-        prompts["text"] = [
+        texts = [
             prompting.defuse_control_strings(text, strings) for text in prompts["text"]
         ]
-    traces = trace_store.query_model(
-        store, f"{name}-intent", prompts, model, "none", JUDGE_DECODING
-    )
+        prompts["text"] = texts
+    intent_files = files.other(f"{files.name}-intent")
+    traces = _query(intent_files, prompts, model, JUDGE_DECODING)
     if len(traces) < len(prompts):
-        raise SystemExit(0)  # files of requests wait to be answered
-    replies = (
-        traces["response"]
-        .fillna("")
-        .str.lower()
-        .str.extract(r"\A\W*([a-z]+)")[0]
-        .fillna("")
-    )
-    said = replies.to_numpy().reshape(-1, len(JUDGE_QUESTIONS))
-    conditions = [*(said == "no").T, (said == "yes").all(axis=1)]
-    return np.select(conditions, [*JUDGE_QUESTIONS.values(), ""], "unparsed").tolist()
+        end_notebook()
+    replies = traces["response"].fillna("").str.lower()
+    words = replies.str.extract(r"\A\W*([a-z]+)")[0].fillna("")
+    words_by_pair = words.to_numpy().reshape(-1, len(JUDGE_QUESTIONS))
+    conditions = [*(words_by_pair == "no").T, (words_by_pair == "yes").all(axis=1)]
+    reasons = [*JUDGE_QUESTIONS.values(), ""]
+    return np.select(conditions, reasons, "unparsed").tolist()

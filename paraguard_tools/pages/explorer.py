@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.corpus import fidelity
 from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
@@ -25,7 +26,6 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core import estimates, vectors
 from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
-from paraguard_utils.corpus import fidelity
 from paraguard_utils.schemas import Corpus
 
 

@@ -106,16 +106,16 @@ def stored_vectors(
         known = pd.concat([known, new])
         frame = known.rename_axis("text_hash").rename("vector").reset_index()
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
-        files.store.write("sentences", ENCODER_NAME, files.name, frame=frame, meta=meta)
+        files.write("sentences", ENCODER_NAME, frame=frame, meta=meta)
     return np.stack(known.loc[hashes].to_list()).astype(np.float16, copy=False)
 
 
 def _read_vectors(files: CorpusFiles, earlier: bool) -> pd.Series:
     """Return a store's vectors by the hash of their text; none if it has no file."""
-    read = files.store.read_earlier if earlier else files.store.read
+    read = files.read_earlier if earlier else files.read
     known = pd.Series(dtype=object)
     with contextlib.suppress(Missing):
-        frame = read("sentences", ENCODER_NAME, files.name)
+        frame = read("sentences", ENCODER_NAME)
         known = frame.set_index("text_hash")["vector"]
     if files.recorded and known.empty:
         raise Missing(

@@ -1,0 +1,73 @@
+"""Compare harmful twins with their harmless clusters (`docs/method.md`, Corpus)."""
+
+import numpy as np
+import pandas as pd
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from paraguard_utils import unsafe
+from paraguard_utils.core.words import split_words
+from paraguard_utils.schemas import Corpus
+
+_FORM = (
+    r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b",
+    r"\?",
+    r"[.!?]+",
+    ",",
+    "[\"“”']",
+    "[-–—;:()]",
+    "^[a-z]",
+)
+"""What is counted of a text's form: first person, question marks, sentences, other
+marks, a lower-case start."""
+
+
+def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
+    """Compute how well surface, brevity and form separate twins from their clusters.
+
+    Parameters
+    ----------
+    benign, twins : pandas.DataFrame
+        Corpora with cluster_id, text, risk.
+
+    Returns
+    -------
+    dict of str to float
+        Areas under the ROC curve, 0.5 for no separation: auc_risk; auc_brevity (fewer
+        words); auc_form, of a logistic regression on the number of words and `_FORM`
+        that scores each of ten folds by the others; and auc_letters, of a regression
+        that counts characters too.
+    """
+    texts = pd.concat([benign, twins], ignore_index=True)
+    harmful = np.arange(len(texts)) >= len(benign)
+    groups = unsafe.benign_cluster_of(texts["cluster_id"])
+    words = texts["text"].map(lambda text: len(split_words(text)))
+    counts = [texts["text"].str.count(pattern) for pattern in _FORM]
+    form = np.column_stack([words, *counts]).astype(float)
+    with_letters = np.column_stack([form, texts["text"].str.len()])
+
+    def predict(features: np.ndarray) -> np.ndarray:
+        """Return the probability of a twin, by the other folds."""
+        model = make_pipeline(StandardScaler(), LogisticRegression())
+        probabilities = cross_val_predict(
+            model,
+            features,
+            harmful,
+            groups=groups,
+            cv=GroupKFold(10),
+            method="predict_proba",
+        )
+        return probabilities[:, 1]
+
+    scores = {
+        "auc_risk": texts["risk"],
+        "auc_brevity": -words,
+        "auc_form": predict(form),
+        "auc_letters": predict(with_letters),
+    }
+    return {
+        name: float(roc_auc_score(harmful, values)) for name, values in scores.items()
+    }
