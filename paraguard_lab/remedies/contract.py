@@ -4,21 +4,21 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, Self
 
-from paraguard_lab.remedies.asking import RemediedModel, ask_remedied
+from paraguard_lab.remedies.asking import RemediedModel, RemediedQueries
 from paraguard_lab.remedies.splits import Split
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils.schemas import Corpus, Labels
 
-# A defence, a rule at decision time, a change inside the model, or new weights
 RemedyKind = Literal["defence", "decision", "inside", "tuning"]
+"""A defence, a rule at decision time, a change inside the model, or new weights."""
+
 RemedyRole = Literal["remedy", "control", "ideal"]
 """A remedy can be deployed. The two others are yardsticks: an ideal needs to know how
 paraphrases are decided.
 """
-
 
 Respondent = Callable[[], RemediedModel]  # loads and prepares the model that is asked
 
@@ -46,16 +46,15 @@ class RemediedSystem:
         parameters: Mapping[str, Any],
         respondent: Respondent | None = None,
     ) -> Self:
-        """Return a model that is asked in another way (`asking.ask_remedied`).
+        """Return a model that is asked in another way (`asking.RemediedQueries`).
 
         By default only the words change.
         """
-        respondent = cache(
+        loaded_once = cache(
             respondent or (lambda: RemediedModel(base.local, parameters))
         )
-        return cls(
-            partial(ask_remedied, base, name, parameters, respondent), respondent
-        )
+        queries = RemediedQueries(base, name, parameters, loaded_once)
+        return cls(queries.decide, loaded_once)
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,16 @@ class Remedy:
     `source` is an arXiv number, "ours", or a notebook. `apply` makes the remedied
     system from the untouched one, the training split and the validation split; it never
     sees the test split, and does nothing expensive before the system is asked. If it
-    `asks` no model, recorded traces and labels are enough. `queries` are questions a
+    `asks` no model, recorded traces and labels are enough. `queries` are questions per
     prompt, at most. `asked` is the name that labels are kept under if several remedies
     share what was asked.
+
+    Examples
+    --------
+    >>> def apply(base, train, validation):
+    ...     return RemediedSystem.asking(base, "polite", {"before": "Please: "})
+    >>> Remedy("polite", "defence", "ours", apply, asks=True).folder
+    'polite'
     """
 
     name: str
@@ -82,17 +88,14 @@ class Remedy:
 
     @property
     def folder(self) -> str:
-        """Name that the labels of what it asks are kept under, beside the corpus's.
-
-        "" if it asks nothing.
-        """
+        """The name that labels of its answers are kept under; "" if it asks nothing."""
         return (self.asked or self.name) if self.asks else ""
 
     @property
     def cheap(self) -> bool:
-        """Whether large models are asked too: at most one question a prompt, with
-        unchanged weights.
+        """Whether large models are asked too.
+
+        That is so for at most one question per prompt, with unchanged weights.
         """
-        return not self.asks or (
-            self.queries <= 1 and self.kind in ("defence", "decision")
-        )
+        changes_words = self.kind in ("defence", "decision")
+        return not self.asks or (self.queries <= 1 and changes_words)

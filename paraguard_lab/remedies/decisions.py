@@ -4,7 +4,8 @@ the recorded one.
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -14,13 +15,14 @@ from paraguard_lab.remedies.catalogue import UNTOUCHED
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS, Splits
 from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_lab.settings import RemedySettings
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import systems as chat_systems
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE, Settings, name_remedied
-from paraguard_utils.stores import Store, read_meta
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE, name_remedied
+from paraguard_utils.stores import CorpusFiles, Store, read_meta
 
 RemedyDecisions = dict[str, dict[str, Labels]]  # labels by remedy and corpus
 TUNED_REMEDIES = tuple(
@@ -29,18 +31,18 @@ TUNED_REMEDIES = tuple(
 
 
 def find_untouched_systems(
-    store: Store, corpora: Mapping[str, Corpus], settings: Settings
+    store: Store, corpora: Mapping[str, Corpus], settings: RemedySettings
 ) -> dict[str, UntouchedSystem]:
-    """Return the untouched systems under the safety instruction whose decisions on all
-    corpora are in a store.
+    """Return the systems of a store that remedies can be applied to, by name.
 
-    `settings.model` restricts them to that model. Raises Missing, which names a missing
-    file, if there are none.
+    These are the systems under the safety instruction whose decisions on all corpora
+    are in the store; `settings.model` restricts them to that model. Raises Missing,
+    which names a missing file, if there are none.
     """
+    names = list(registry.published_systems("chat").index)
     if settings.model:
-        names = trace_store.find_systems(store, next(iter(corpora)), settings.model)
-    else:
-        names = list(registry.published_systems("chat").index)
+        files = CorpusFiles(store, next(iter(corpora)))
+        names = trace_store.find_systems(files, settings.model)
     names = [name for name in names if name.endswith(f"--{SAMPLED_SYSTEM_PROMPT}")]
     if not names:
         raise Missing(
@@ -48,15 +50,19 @@ def find_untouched_systems(
             f" {SAMPLED_SYSTEM_PROMPT}; run 02_querying with model={settings.model}"
             " first"
         )
-    found = chat_systems.list_decided_systems(store, corpora, names)
-    return {name: UntouchedSystem(store, name, corpora, settings) for name in found}
+    return {
+        name: UntouchedSystem(store, name, corpora, settings)
+        for name in chat_systems.list_decided_systems(store, corpora, names)
+    }
 
 
-def choose_remedies(base: UntouchedSystem, settings: Settings) -> dict[str, Remedy]:
-    """Choose the remedies to apply to a system: those that are named, and in a live
-    store those that ask no model.
+def choose_remedies(
+    base: UntouchedSystem, settings: RemedySettings
+) -> dict[str, Remedy]:
+    """Choose the remedies to apply to a system.
 
-    From the recorded store, where nothing is asked, all are read if none is named.
+    In a live store these are those that are named, and those that ask no model. From
+    the recorded store, where nothing is asked, all are read if none is named.
     """
     named = catalogue.select_remedies(settings.remedies)
     if base.store.recorded:
@@ -69,13 +75,18 @@ def choose_remedies(base: UntouchedSystem, settings: Settings) -> dict[str, Reme
 
 
 def without_remedy(base: UntouchedSystem) -> RemediedSystem:
-    """Return the untouched system as one beside the remedied: it asks XSTest's safe
-    prompts, as no earlier notebook.
+    """Return the untouched system as one beside the remedied.
+
+    It asks XSTest's safe prompts, which no earlier notebook does.
     """
-    asked = RemediedSystem.asking(base, UNTOUCHED, {})
-    return RemediedSystem(
-        lambda of, prompts: (asked if of == XSTEST_SAFE else base).decide(of, prompts)
-    )
+    queries = RemediedSystem.asking(base, UNTOUCHED, {})
+
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        if corpus_name == XSTEST_SAFE:
+            return queries.decide(corpus_name, prompts)
+        return base.decide(corpus_name, prompts)
+
+    return RemediedSystem(decide)
 
 
 def decide_test_split(
@@ -84,8 +95,7 @@ def decide_test_split(
     fold: Splits,
     outside: Mapping[str, Corpus] | None = None,
 ) -> RemedyDecisions:
-    """Return decisions of the untouched system and of every remedied one on the test
-    split.
+    """Return decisions of the untouched and of every remedied system on a test split.
 
     XSTest's prompts (`outside`, by name) are decided for the last split only; without
     them the labels in the store count. Only tuned models decide its safe prompts, and
@@ -93,19 +103,18 @@ def decide_test_split(
     it, and so is an outside corpus that it cannot decide.
     """
     base = base.reported_on(fold.third)
-    found: RemedyDecisions = {}
-    asked_safe = (
-        {UNTOUCHED, *TUNED_REMEDIES} if remedies.keys() & set(TUNED_REMEDIES) else set()
-    )
-    made = {
-        name: remedy.apply(base, fold.train, fold.validation)
-        for name, remedy in remedies.items()
-    }
-    for name, system in {UNTOUCHED: without_remedy(base), **made}.items():
+    systems = {UNTOUCHED: without_remedy(base)}
+    for name, remedy in remedies.items():
+        systems[name] = remedy.apply(base, fold.train, fold.validation)
+    tuned = [name for name in remedies if name in TUNED_REMEDIES]
+    asks_safe = [UNTOUCHED, *tuned] if tuned else []
+
+    decisions: RemedyDecisions = {}
+    for name, system in systems.items():
         try:
-            own = {
-                of: system.decide(of, prompts)
-                for of, prompts in zip(base.corpora, fold.test, strict=True)
+            labels = {
+                corpus_name: system.decide(corpus_name, prompts)
+                for corpus_name, prompts in base.by_corpus(fold.test).items()
             }
         except Missing as error:
             if not base.store.recorded:
@@ -115,88 +124,89 @@ def decide_test_split(
                 )
             continue
         if fold.third == SPLIT_NUMBERS[-1]:
-            for of in (XSTEST, XSTEST_SAFE) if name in asked_safe else (XSTEST,):
-                with contextlib.suppress(
-                    Missing
-                ):  # asking needs XSTest's file, and it has no traces
-                    own[of] = system.decide(of, (outside or {}).get(of))
-        found[name] = own
-    return found
+            for elsewhere in (XSTEST, XSTEST_SAFE) if name in asks_safe else (XSTEST,):
+                prompts = (outside or {}).get(elsewhere)
+                # Asking needs XSTest's file, and it has no traces.
+                with contextlib.suppress(Missing):
+                    labels[elsewhere] = system.decide(elsewhere, prompts)
+        decisions[name] = labels
+    return decisions
 
 
-def _metas(base: UntouchedSystem, remedy: Remedy) -> list[dict]:
-    """Return the meta files of what a remedy asked, with the number of the split,
-    `third`.
+def _read_metas(base: UntouchedSystem, remedy: Remedy) -> Iterator[dict[str, Any]]:
+    """Yield the meta files of what a remedy asked, with the number of the split,
+    `third`; 0 for XSTest.
     """
-    asked = [(of, third) for third in SPLIT_NUMBERS for of in base.corpora] + [
-        (XSTEST, 0),
-        (XSTEST_SAFE, 0),
-    ]
-    names = [
-        (name_remedied(of, remedy.folder, third), third)
-        for of, third in asked
-        if remedy.folder
-    ]
-    metas = [
-        (read_meta(base.store.path("labels", name, base.name)), third)
-        for name, third in names
-    ]
-    return [meta | {"third": third} for meta, third in metas if meta]
+    if not remedy.folder:
+        return
+    asked = [(name, third) for third in SPLIT_NUMBERS for name in base.corpora]
+    for corpus_name, third in [*asked, (XSTEST, 0), (XSTEST_SAFE, 0)]:
+        folder = name_remedied(corpus_name, remedy.folder, third)
+        meta = read_meta(base.store.path("labels", folder, base.name))
+        if meta:
+            yield meta | {"third": third}
+
+
+def _read_learned(base: UntouchedSystem, remedy: Remedy) -> dict[int, dict[str, Any]]:
+    """Return what a remedy learned by the number of the split, as its metas say."""
+    return {
+        meta["third"]: meta.get("learned", {})
+        for meta in _read_metas(base, remedy)
+        if meta["third"]
+    }
 
 
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return what remedies learned or chose: system, remedy, third (test split), what,
-    epoch (of a loss), value.
+    """Return the numbers that remedies learned or chose.
+
+    Columns: system, remedy, third (of the test split), what, epoch (of a loss), value.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, remedy in remedies.items():
-        known = {
-            meta["third"]: meta.get("learned", {})
-            for meta in _metas(base, remedy)
-            if meta["third"]
-        }
-        for third, own in sorted(known.items()):
-            about = (base.name, name, third)
-            for what, value in own.items():
+        for third, learned in sorted(_read_learned(base, remedy).items()):
+            about = {"system": base.name, "remedy": name, "third": third}
+            for what, value in learned.items():
                 if what == "losses":
-                    rows += [
-                        (*about, key, one["epoch"], one[key])
-                        for one in value
-                        for key in ("loss", "eval_loss")
-                    ]
+                    rows += _list_losses(about, value)
                 elif isinstance(value, int | float):
-                    rows.append((*about, what, None, value))
-    return pd.DataFrame(
-        rows, columns=["system", "remedy", "third", "what", "epoch", "value"]
-    )
+                    rows.append(about | {"what": what, "epoch": None, "value": value})
+    columns = ["system", "remedy", "third", "what", "epoch", "value"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _list_losses(
+    about: dict[str, Any], losses: list[dict[str, float]]
+) -> Iterator[dict[str, Any]]:
+    for epoch in losses:
+        for what in ("loss", "eval_loss"):
+            row = {"what": what, "epoch": epoch["epoch"], "value": epoch[what]}
+            yield about | row
 
 
 def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return times of asking, shared ones once: system, remedy, asked (prompts),
-    minutes_training, minutes.
+    """Return how long asking took; what remedies share counts once.
+
+    Columns: system, remedy, asked (prompts), minutes_training, minutes.
     """
-    rows, seen = [], set()
+    rows = []
+    counted = set()
     for name, remedy in remedies.items():
-        metas = [meta for meta in _metas(base, remedy) if meta.get("asked_now")]
-        if metas and remedy.folder not in seen:
-            seen.add(remedy.folder)
-            asked, seconds = (
-                sum(meta[key] for meta in metas) for key in ("asked_now", "seconds")
-            )
-            taught = {
-                meta["third"]: meta.get("learned", {}).get("seconds", 0)
-                for meta in metas
-                if meta["third"]
-            }
-            rows.append(
-                (
-                    base.name,
-                    name,
-                    asked,
-                    round(sum(taught.values()) / 60, 1),
-                    round(seconds / 60, 1),
-                )
-            )
-    return pd.DataFrame(
-        rows, columns=["system", "remedy", "asked", "minutes_training", "minutes"]
-    )
+        metas = [meta for meta in _read_metas(base, remedy) if meta.get("asked_now")]
+        if not metas or remedy.folder in counted:
+            continue
+        counted.add(remedy.folder)
+        seconds_training = {
+            meta["third"]: meta.get("learned", {}).get("seconds", 0)
+            for meta in metas
+            if meta["third"]
+        }
+        row = {
+            "system": base.name,
+            "remedy": name,
+            "asked": sum(meta["asked_now"] for meta in metas),
+            "minutes_training": round(sum(seconds_training.values()) / 60, 1),
+            "minutes": round(sum(meta["seconds"] for meta in metas) / 60, 1),
+        }
+        rows.append(row)
+    columns = ["system", "remedy", "asked", "minutes_training", "minutes"]
+    return pd.DataFrame(rows, columns=columns)

@@ -18,26 +18,27 @@ _ROUNDING = 1e-9
 
 
 def learn_refusal_rates(base: UntouchedSystem, train: Split) -> RefusalRates:
-    """Learn which first tokens begin refusals, on the benign prompts and twins of the
-    training split.
+    """Learn from the training split which first tokens begin refusals.
+
+    Its benign prompts and its twins both count.
     """
-    parts = list(zip(base.corpora, train, strict=True))
-    traces = pd.concat(
-        [base.traces(of, prompts) for of, prompts in parts], ignore_index=True
+    traces = []
+    labels = []
+    for corpus_name, prompts in base.by_corpus(train).items():
+        traces.append(base.traces(corpus_name, prompts))
+        labels.append(base.decide(corpus_name, prompts))
+    return fit_refusal_rates(
+        pd.concat(traces, ignore_index=True), pd.concat(labels, ignore_index=True)
     )
-    labels = pd.concat(
-        [base.decide(of, prompts) for of, prompts in parts], ignore_index=True
-    )
-    return fit_refusal_rates(traces, labels)
 
 
 def p_refuse_split(
-    base: UntouchedSystem, split: Split, known: RefusalRates
+    base: UntouchedSystem, split: Split, rates: RefusalRates
 ) -> list[np.ndarray]:
     """Return p(refuse) of the benign prompts of a split, and of its twins."""
     return [
-        p_refuse(base.traces(of, prompts), known)
-        for of, prompts in zip(base.corpora, split, strict=True)
+        p_refuse(base.traces(corpus_name, prompts), rates)
+        for corpus_name, prompts in base.by_corpus(split).items()
     ]
 
 
@@ -46,16 +47,25 @@ def choose_by_youden(
     rejected: Callable[[_Value], Sequence[np.ndarray]],
     untouched: float,
 ) -> _Value | None:
-    """Choose the value with the highest Youden's J: the share of twins rejected minus
-    that of benign prompts.
+    """Choose the value with the highest Youden's J.
 
-    The weakest value comes first. `rejected` returns what a value rejects of the benign
-    validation prompts and of their twins: decisions, or p(refuse). None if all reject a
-    larger share of the benign prompts than `untouched`.
+    Youden's J is the share of twins rejected minus that of benign prompts. The weakest
+    value comes first, and wins among equals. `rejected` returns what a value rejects of
+    the benign validation prompts and of their twins: decisions, or p(refuse). None if
+    all values reject a larger share of the benign prompts than `untouched`.
+
+    Examples
+    --------
+    >>> p = [np.array([0.1, 0.4]), np.array([0.5, 0.9])]
+    >>> choose_by_youden([0.8, 0.5], lambda limit: [side >= limit for side in p], 1.0)
+    0.5
     """
-    found, highest = None, -np.inf
+    chosen = None
+    highest = -np.inf
     for value in values:
-        benign, twins = (float(np.mean(part)) for part in rejected(value))
-        if benign <= untouched + _ROUNDING and twins - benign > highest + _ROUNDING:
-            found, highest = value, twins - benign
-    return found
+        benign, twins = (float(np.mean(side)) for side in rejected(value))
+        allowed = benign <= untouched + _ROUNDING
+        if allowed and twins - benign > highest + _ROUNDING:
+            chosen = value
+            highest = twins - benign
+    return chosen

@@ -16,7 +16,7 @@ from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.models.prompting import Decoding, PromptContext
+from paraguard_utils.models.prompting import Decoding, PromptContext, Workload
 from paraguard_utils.schemas import Corpus, Traces, select_prompts
 
 _Learned = TypeVar("_Learned", bound=NamedTuple)
@@ -24,39 +24,36 @@ _Learned = TypeVar("_Learned", bound=NamedTuple)
 
 def decoder_layers(network: Any) -> Sequence[Any]:
     """Return a model's decoder layers; raises ModelError if none are found."""
-    found = getattr(network.get_decoder(), "layers", None)
-    if found is None:
+    layers = getattr(network.get_decoder(), "layers", None)
+    if layers is None:
         raise ModelError(
             f"a model of type {network.config.model_type} has no list of layers to look"
             " into"
         )
-    return found
+    return layers
 
 
 @contextmanager
 def change_layers(
     network: Any, changes: Mapping[int, Callable[[Any], Any]]
 ) -> Iterator[None]:
-    """Change the outputs of some layers, counted from 0, inside a `with` block.
+    """Change the outputs of some layers inside a `with` block.
 
-    Then restore the model, bit for bit.
-
-    A change makes a layer's new output of its output, a tensor of the shape (rows,
-    tokens, dimensions).
+    Afterwards the model is what it was, bit for bit. `changes` are by the number of the
+    layer, counted from 0; each makes a layer's new output of its output, a tensor of
+    the shape (rows, tokens, dimensions).
     """
 
     def changed(
         change: Callable[[Any], Any], module: Any, given: Any, output: Any
     ) -> Any:
-        return (
-            (change(output[0]), *output[1:])
-            if isinstance(output, tuple)
-            else change(output)
-        )
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
 
-    every = decoder_layers(network)
+    layers = decoder_layers(network)
     handles = [
-        every[number].register_forward_hook(partial(changed, change))
+        layers[number].register_forward_hook(partial(changed, change))
         for number, change in changes.items()
     ]
     try:
@@ -69,54 +66,52 @@ def change_layers(
 def _first_steps(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> Iterator[Traces]:
-    """Yield batches of traces, longest prompts first, that end with the first answer
-    token.
+    """Yield batches of traces that end with the first answer token.
+
+    The longest prompts come first.
     """
-    return model.answers(
-        prompts, replace(context, decoding=Decoding(1)), "", set(), batch
-    )
+    workload = Workload(prompts, batch=batch)
+    return model.answers(workload, replace(context, decoding=Decoding(1)))
 
 
 def trace_first_steps(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> Traces:
-    """Return traces of prompts up to the first answer token, without generating, in the
-    order of the prompts.
+    """Return traces of prompts up to the first answer token, without generating.
+
+    They are in the order of the prompts.
     """
-    return select_prompts(
-        pd.concat(list(_first_steps(model, context, prompts, batch))), prompts
-    )
+    traces = pd.concat(list(_first_steps(model, context, prompts, batch)))
+    return select_prompts(traces, prompts)
 
 
 def read_activations(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> np.ndarray:
-    """Return every layer's output at each prompt's last token, float32, shape (prompts,
-    layers, dimensions).
+    """Return every layer's output at each prompt's last token.
+
+    The array is float32, shape (prompts, layers, dimensions).
     """
-    seen: list[list[np.ndarray]] = [[] for _ in decoder_layers(model.model.network)]
+    network = model.model.network
+    seen: list[list[np.ndarray]] = [[] for _ in decoder_layers(network)]
 
     def keep(layer: int, output: Any) -> Any:
         seen[layer].append(output[:, -1].float().cpu().numpy())
         return output
 
     order: list[str] = []
-    found: list[np.ndarray] = []
-    with change_layers(
-        model.model.network, {layer: partial(keep, layer) for layer in range(len(seen))}
-    ):
+    batches: list[np.ndarray] = []
+    with change_layers(network, {n: partial(keep, n) for n in range(len(seen))}):
         for traces in _first_steps(model, context, prompts, batch):
             order += traces["prompt_id"].to_list()
             # The engine may first compute the words that all prompts share, and a batch
             # in several parts.
-            found.append(
-                np.stack(
-                    [np.concatenate(parts)[-len(traces) :] for parts in seen], axis=1
-                )
-            )
+            layers = [np.concatenate(parts)[-len(traces) :] for parts in seen]
+            batches.append(np.stack(layers, axis=1))
             for parts in seen:
                 parts.clear()
-    return np.concatenate(found)[pd.Index(order).get_indexer(prompts["prompt_id"])]
+    rows = pd.Index(order).get_indexer(prompts["prompt_id"])
+    return np.concatenate(batches)[rows]
 
 
 def learned_path(base: UntouchedSystem, name: str) -> Path:
@@ -124,8 +119,8 @@ def learned_path(base: UntouchedSystem, name: str) -> Path:
 
     It is never published.
     """
-    own = base.folder(next(iter(base.corpora)), "learned")
-    return base.store.writes / "adapters" / own / f"{base.name}--{name}"
+    folder = base.files(base.benign_corpus, "learned").name
+    return base.store.writes / "adapters" / folder / f"{base.name}--{name}"
 
 
 def load_or_learn(
@@ -135,19 +130,25 @@ def load_or_learn(
     kind: type[_Learned],
     learn: Callable[[], _Learned],
 ) -> _Learned:
-    """Return what was learned with these parameters, arrays and numbers of a `kind`.
+    """Return what was learned with these parameters: arrays and numbers of a `kind`.
 
-    Learn and keep it if need be.
+    If the store does not have it, learn and keep it.
     """
     file = learned_path(base, f"{name}.npz")
-    told = json.dumps(dict(parameters), sort_keys=True)
+    identity = json.dumps(dict(parameters), sort_keys=True)
     if file.is_file():
         with np.load(file, allow_pickle=False) as kept:
             arrays = dict(kept)
-        if str(arrays["parameters"]) == told:
-            own = [arrays[name] for name in kind._fields]
-            return kind._make(array if array.ndim else array.item() for array in own)
-    found, content = learn(), io.BytesIO()
-    np.savez(content, allow_pickle=False, parameters=np.array(told), **found._asdict())
+        if str(arrays["parameters"]) == identity:
+            values = [arrays[field] for field in kind._fields]
+            return kind._make(array if array.ndim else array.item() for array in values)
+    learned = learn()
+    content = io.BytesIO()
+    np.savez(
+        content,
+        allow_pickle=False,
+        parameters=np.array(identity),
+        **learned._asdict(),
+    )
     stores.write_atomically(file, lambda part: part.write_bytes(content.getvalue()))
-    return found
+    return learned

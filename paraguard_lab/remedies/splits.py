@@ -14,26 +14,24 @@ from paraguard_utils.schemas import Corpus
 
 HELD_OUT_SHARE = 0.2  # share of the seed categories that are in the test split only
 SPLIT_NUMBERS = (1, 2, 3)  # numbers of the splits, as in file names and tables
-TWINNED_RATIO = (
-    3,
-    3,
-    1,
-)  # ratio of a category's clusters with a twin in training, validation and test
+
+TWINNED_RATIO = (3, 3, 1)
+"""Ratio of a category's clusters with a twin in training, validation and test."""
+
 UNTWINNED_RATIO = (5, 5, 3)  # ratio of the others
 
 
 class Split(NamedTuple):
-    """Prompts of one split: rows of the corpus, and of the unsafe twins of the same
-    clusters.
-    """
+    """Prompts of one split: rows of the corpus, and the unsafe twins of its clusters."""
 
     benign: Corpus
     twins: Corpus
 
 
 class Splits(NamedTuple):
-    """The three splits, the seed categories that are in `test` only, and the number of
-    `test`.
+    """Three splits; `held_out` are the seed categories that are in `test` only.
+
+    `third` is the number of the test split.
     """
 
     train: Split
@@ -46,66 +44,73 @@ class Splits(NamedTuple):
 def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     """Split clusters at random within each seed category.
 
-    A twin goes with its benign cluster.
-
-    `corpus` and `twins` have the columns cluster_id and category. Raises DataError if a
-    split would hold no twin or no benign cluster.
+    A twin goes with its benign cluster. `corpus` and `twins` have the columns
+    cluster_id and category. Raises DataError if a split would hold no twin or no benign
+    cluster.
     """
     rng = np.random.default_rng(seed)
     category = corpus.groupby("cluster_id")["category"].first().sort_index()
     names = sorted(category.unique())
-    held = (
-        sorted(rng.choice(names, int(len(names) * HELD_OUT_SHARE), replace=False))
-        if len(names) > 1
-        else []
-    )
-    benign_of = unsafe.benign_cluster_of(twins["cluster_id"])
-    twinned = category.index.isin(benign_of)
-    of = pd.Series("test", index=category.index)
-    for name in [name for name in names if name not in held]:
-        for mask, shares in ((twinned, TWINNED_RATIO), (~twinned, UNTWINNED_RATIO)):
-            ids = rng.permutation(category.index[(category == name) & mask])
-            ends = np.round(np.cumsum(shares) / sum(shares) * len(ids)).astype(int)
-            of[ids[: ends[0]]], of[ids[ends[0] : ends[1]]] = "train", "validation"
-    made = []
+    held_out: list[str] = []
+    if len(names) > 1:
+        count = int(len(names) * HELD_OUT_SHARE)
+        held_out = sorted(map(str, rng.choice(names, count, replace=False)))
+    benign_of_twins = unsafe.benign_cluster_of(twins["cluster_id"])
+    has_twin = category.index.isin(benign_of_twins)
+    part_of = pd.Series("test", index=category.index)
+    for name in names:
+        if name in held_out:
+            continue
+        for chosen, ratio in ((has_twin, TWINNED_RATIO), (~has_twin, UNTWINNED_RATIO)):
+            clusters = rng.permutation(category.index[(category == name) & chosen])
+            ends = np.round(np.cumsum(ratio) / sum(ratio) * len(clusters)).astype(int)
+            part_of[clusters[: ends[0]]] = "train"
+            part_of[clusters[ends[0] : ends[1]]] = "validation"
+    splits = []
     for part in ("train", "validation", "test"):
-        ids = of.index[of == part]
-        sides = (corpus[corpus["cluster_id"].isin(ids)], twins[benign_of.isin(ids)])
-        if any(side.empty for side in sides):
+        clusters = part_of.index[part_of == part]
+        benign = corpus[corpus["cluster_id"].isin(clusters)]
+        harmful = twins[benign_of_twins.isin(clusters)]
+        if benign.empty or harmful.empty:
             raise DataError(
                 f"too few clusters with a twin to split: the {part} third would have"
                 " none; remedies need about ten twins in several categories"
             )
-        made.append(Split(*(side.reset_index(drop=True) for side in sides)))
-    return Splits(made[0], made[1], made[2], tuple(map(str, held)))
+        splits.append(
+            Split(benign.reset_index(drop=True), harmful.reset_index(drop=True))
+        )
+    return Splits(splits[0], splits[1], splits[2], tuple(held_out))
 
 
 def rotate_splits(splits: Splits) -> list[Splits]:
     """Return the splits in three orders, so that each is the test split once
     (`docs/method.md`, Remedies).
     """
-    parts = splits[:3]
-    return [
-        Splits(
-            parts[k % 3],
-            parts[(k + 1) % 3],
-            parts[k - 1],
-            splits.held_out if k == len(SPLIT_NUMBERS) else (),
-            k,
+    parts = [splits.train, splits.validation, splits.test]
+    rotated = []
+    for number in SPLIT_NUMBERS:
+        test = parts[number - 1]
+        held_out = splits.held_out if test is splits.test else ()
+        rotated.append(
+            Splits(
+                parts[number % 3], parts[(number + 1) % 3], test, held_out, third=number
+            )
         )
-        for k in SPLIT_NUMBERS
-    ]
+    return rotated
 
 
 def count_splits(splits: Splits) -> pd.DataFrame:
-    """Count what each split holds: third, categories, {benign,twin}_{clusters,prompts}."""
+    """Count what each split holds.
+
+    Columns: third, categories, benign_clusters, benign_prompts, twin_clusters,
+    twin_prompts.
+    """
     rows = []
-    for name, own in zip(Splits._fields, splits[:3], strict=False):
-        row = {"third": name, "categories": own.benign["category"].nunique()}
-        for kind, side in zip(("benign", "twin"), own, strict=True):
-            row |= {
-                f"{kind}_clusters": side["cluster_id"].nunique(),
-                f"{kind}_prompts": len(side),
-            }
+    for name in ("train", "validation", "test"):
+        split: Split = getattr(splits, name)
+        row = {"third": name, "categories": split.benign["category"].nunique()}
+        for kind, prompts in (("benign", split.benign), ("twin", split.twins)):
+            row[f"{kind}_clusters"] = prompts["cluster_id"].nunique()
+            row[f"{kind}_prompts"] = len(prompts)
         rows.append(row)
     return pd.DataFrame(rows)

@@ -5,143 +5,169 @@ adds; Remedies).
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from paraguard_utils import stores, unsafe
 from paraguard_utils.analysis import confusion
+from paraguard_utils.analysis.system import System
 from paraguard_utils.labels import substance
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Table, Traces
-
-
-def make_tuning_examples(
-    system: str,
-    corpus: Corpus,
-    traces: Traces,
-    labels: Labels,
-    pairs: Pairs,
-    longer: pd.DataFrame | None,
-    system_prompt: str,
-) -> list[dict]:
-    """Make chat examples that pair a rejected phrasing with the model's own answer to
-    an accepted one.
-
-    Nobody has judged whether an answer is right. Corpus, traces and labels have rows in
-    the same order; `longer` are long answers (`labels.follow_ups`), and `system_prompt` is
-    the text of the system prompt, "" for none. Returns one example for each rejected
-    prompt with a fit answer in its cluster, in corpus order: messages, system,
-    cluster_id, prompt_id, answered_as (the id of the accepted prompt, the most similar
-    one). Raises DataError if the corpus asks for harm.
-    """
-    unsafe.refuse_unsafe(corpus, "examples to tune on")
-    prompts = corpus.set_index("prompt_id")
-    usual = labels.assign(
-        finish_reason=traces["finish_reason"].to_numpy(), declined_later=False
-    )
-    found = pd.concat([usual, longer]) if longer is not None else usual
-    answers = _fit_to_tune(found, prompts["text"]).set_index("prompt_id")["response"]
-    rows = confusion.pair_with_nearest_accepted(
-        pairs[pairs["neighbour_id"].isin(answers.index)]
-    )
-    rows = rows.assign(answer=rows["neighbour_id"].map(answers)).set_index("centre_id")
-    rows = rows.loc[[name for name in prompts.index if name in rows.index]]
-    opening = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    made = []
-    for row in rows.itertuples():
-        own = prompts.loc[row.Index]
-        said = [
-            {"role": "user", "content": own["text"]},
-            {"role": "assistant", "content": row.answer},
-        ]
-        about = {
-            "system": system,
-            "cluster_id": own["cluster_id"],
-            "prompt_id": row.Index,
-        }
-        made.append(
-            {"messages": [*opening, *said], **about, "answered_as": row.neighbour_id}
-        )
-    return made
-
-
-def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
-    """Return at most one answer a prompt: one that ended by itself, accepted as a
-    whole, no apology, loop or echo.
-    """
-    fit = (
-        (answers["label"] == "accept")
-        & (answers["finish_reason"] == "stop")
-        & ~answers["declined_later"]
-    )
-    beginnings = answers["response"].str[:60]
-    fit &= ~beginnings.str.contains("sorry|apolog", case=False, na=True)
-    answers = answers[fit].drop_duplicates("prompt_id")
-    asked = requests.loc[answers["prompt_id"]].tolist()
-    return answers[
-        substance.degenerate_answers(answers["response"].tolist(), asked) == "on_topic"
-    ]
-
-
-def count_tuning_examples(
-    examples: Mapping[str, list[dict]], pairs: Mapping[str, Pairs]
-) -> Table:
-    """Count, by system, rejections with an accepted paraphrase, examples and their
-    clusters.
-    """
-    rows = []
-    for system, made in examples.items():
-        own = pairs[system].query("same_cluster and centre_label == 'reject'")
-        counts = {"rejections": own["centre_id"].nunique(), "examples": len(made)}
-        rows.append(
-            {
-                "system": system,
-                **counts,
-                "clusters": len({row["cluster_id"] for row in made}),
-            }
-        )
-    return pd.DataFrame(rows)
-
+from paraguard_utils.schemas import Corpus, Labels, Table
 
 # JSON allows these inside a string, but many readers end a line there.
 _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 
 
-def write_jsonl(path: Path, examples: Sequence[dict], meta: dict) -> None:
+def make_tuning_examples(
+    system: System, longer: pd.DataFrame | None, system_prompt: str
+) -> list[dict[str, Any]]:
+    """Pair rejected phrasings with the model's own answers to accepted ones, as chats.
+
+    Nobody has judged whether an answer is right.
+
+    Parameters
+    ----------
+    system : System
+        With traces and pairs.
+    longer : DataFrame or None
+        Long answers (`labels.follow_ups`).
+    system_prompt : str
+        The text of the system prompt, "" for none.
+
+    Returns
+    -------
+    list of dict
+        One example for each rejected prompt with a fit answer in its cluster, in corpus
+        order: messages, system, cluster_id, prompt_id, answered_as (the id of the
+        accepted prompt, the most similar one).
+
+    Raises
+    ------
+    DataError
+        If the corpus asks for harm.
+    """
+    unsafe.refuse_unsafe(system.prompts, "examples to tune on")
+    assert system.traces is not None and system.pairs is not None
+    finished = system.traces["finish_reason"].to_numpy()
+    answers = system.labels.assign(finish_reason=finished, declined_later=False)
+    if longer is not None:
+        answers = pd.concat([answers, longer])
+    prompts = system.prompts.set_index("prompt_id")
+    responses = _fit_to_tune(answers, prompts["text"]).set_index("prompt_id")
+    is_fit = system.pairs["neighbour_id"].isin(responses.index)
+    nearest = confusion.pair_with_nearest_accepted(system.pairs[is_fit])
+    answered_as = nearest.set_index("centre_id")["neighbour_id"]
+
+    opening = []
+    if system_prompt:
+        opening.append({"role": "system", "content": system_prompt})
+    examples = []
+    for prompt_id in prompts.index:
+        if prompt_id not in answered_as.index:
+            continue
+        answered = answered_as[prompt_id]
+        response = responses.at[answered, "response"]
+        messages = [
+            *opening,
+            {"role": "user", "content": prompts.at[prompt_id, "text"]},
+            {"role": "assistant", "content": response},
+        ]
+        example = {
+            "messages": messages,
+            "system": system.name,
+            "cluster_id": prompts.at[prompt_id, "cluster_id"],
+            "prompt_id": prompt_id,
+            "answered_as": answered,
+        }
+        examples.append(example)
+    return examples
+
+
+def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
+    """Select at most one answer per prompt that a model may learn from.
+
+    Such an answer ended by itself, is accepted as a whole, and is no apology, loop or
+    echo. `requests` are texts by prompt_id.
+    """
+    accepted = answers["label"] == "accept"
+    is_whole = (answers["finish_reason"] == "stop") & ~answers["declined_later"]
+    beginnings = answers["response"].str[:60]
+    apologizes = beginnings.str.contains("sorry|apolog", case=False, na=True)
+    answers = answers[accepted & is_whole & ~apologizes].drop_duplicates("prompt_id")
+    asked = requests.loc[answers["prompt_id"]].tolist()
+    kinds = substance.degenerate_answers(answers["response"].tolist(), asked)
+    return answers[kinds == "on_topic"]
+
+
+def count_tuning_examples(
+    examples: Mapping[str, list[dict[str, Any]]], systems: Mapping[str, System]
+) -> Table:
+    """Count examples, their clusters, and rejections with an accepted paraphrase.
+
+    `examples` and `systems`, which have pairs, are by the name of the system. Columns:
+    system, rejections, examples, clusters.
+    """
+    rows = []
+    for name, made in examples.items():
+        pairs = systems[name].pairs
+        assert pairs is not None
+        rejected = pairs["same_cluster"] & (pairs["centre_label"] == "reject")
+        row = {
+            "system": name,
+            "rejections": pairs.loc[rejected, "centre_id"].nunique(),
+            "examples": len(made),
+            "clusters": len({example["cluster_id"] for example in made}),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def write_jsonl(
+    path: Path, examples: Sequence[dict[str, Any]], meta: dict[str, Any]
+) -> None:
     """Write objects as JSON lines in one step, with a meta file.
 
-    If that fails, DataError and the file as before.
+    If that fails, it raises DataError and leaves the file as it was.
     """
-    lines = (
-        json.dumps(example, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS)
-        for example in examples
-    )
-    stores.write_text(path, "".join(f"{line}\n" for line in lines))
+    lines = []
+    for example in examples:
+        line = json.dumps(example, ensure_ascii=False, allow_nan=False)
+        lines.append(line.translate(_LINE_ENDS) + "\n")
+    stores.write_text(path, "".join(lines))
     stores.write_meta(path, meta)
 
 
 def pair_answers(
     corpus: Corpus, labels: Labels, answers: pd.DataFrame, brittle: bool
 ) -> pd.DataFrame:
-    """Pair phrasings with complete answers of the system's own: prompt_id, text,
-    response; in corpus order.
+    """Pair phrasings with complete answers of the system's own, in corpus order.
 
-    If `brittle`, these are each refused phrasing with every usable answer to an
-    accepted phrasing of its cluster; if not, each accepted phrasing with its own usable
-    answer. Corpus and labels have rows in the same order; `answers` has prompt_id,
-    label, response, finish_reason, declined_later, one or several rows a prompt.
+    Parameters
+    ----------
+    corpus, labels : Corpus, Labels
+        With rows in the same order.
+    answers : DataFrame
+        prompt_id, label, response, finish_reason, declined_later; one or several rows
+        per prompt.
+    brittle : bool
+        If true, each refused phrasing is paired with every usable answer to an accepted
+        phrasing of its cluster; if not, each accepted phrasing with its own usable
+        answer.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id, text, response.
     """
-    fit = _fit_to_tune(answers, corpus.set_index("prompt_id")["text"])[
-        ["prompt_id", "response"]
-    ]
-    prompts = corpus[["prompt_id", "cluster_id", "text"]].assign(
-        label=labels["label"].to_numpy()
-    )
-    columns = ["prompt_id", "text", "response"]
-    if not brittle:
-        return prompts[prompts["label"] == "accept"].merge(fit, on="prompt_id")[columns]
-    answered = prompts[["prompt_id", "cluster_id"]].merge(fit, on="prompt_id")[
-        ["cluster_id", "response"]
-    ]
-    return prompts[prompts["label"] == "reject"].merge(answered, on="cluster_id")[
-        columns
-    ]
+    usable = _fit_to_tune(answers, corpus.set_index("prompt_id")["text"])
+    responses = usable[["prompt_id", "response"]]
+    prompts = corpus[["prompt_id", "cluster_id", "text"]]
+    label = labels["label"].to_numpy()
+    if brittle:
+        by_cluster = prompts[["prompt_id", "cluster_id"]].merge(responses)
+        by_cluster = by_cluster[["cluster_id", "response"]]
+        pairs = prompts[label == "reject"].merge(by_cluster, on="cluster_id")
+    else:
+        pairs = prompts[label == "accept"].merge(responses, on="prompt_id")
+    return pairs[["prompt_id", "text", "response"]]

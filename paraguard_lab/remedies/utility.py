@@ -25,64 +25,66 @@ UTILITY_COLUMNS = [
     *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0))),
 ]
 UTILITY_BATCH = 16  # prompts that are computed together
+MAX_ANSWERS = 60  # of the untouched model, whose perplexity is compared
 
 
 def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
-    """Draw up to 60 accepted answers of the untouched model to benign prompts:
-    prompt_id, text, response.
+    """Draw up to `MAX_ANSWERS` accepted answers of the untouched model.
+
+    `prompts` are benign. Columns: prompt_id, text, response.
     """
-    of = next(iter(base.corpora))
-    traces, labels = base.traces(of, prompts), base.decide(of, prompts)
-    fit = ((labels["label"] == "accept") & (labels["answer"] == "on_topic")).to_numpy()
-    found = prompts[["prompt_id", "text"]].assign(
+    traces = base.traces(base.benign_corpus, prompts)
+    labels = base.decide(base.benign_corpus, prompts)
+    fit = (labels["label"] == "accept") & (labels["answer"] == "on_topic")
+    answers = prompts[["prompt_id", "text"]].assign(
         response=traces["response"].to_numpy()
-    )[fit]
-    return (
-        found.sample(min(60, len(found)), random_state=SEED)
-        .sort_index()
-        .reset_index(drop=True)
     )
+    answers = answers[fit.to_numpy()]
+    drawn = answers.sample(min(MAX_ANSWERS, len(answers)), random_state=SEED)
+    return drawn.sort_index().reset_index(drop=True)
 
 
 def measure_utility(
     base: UntouchedSystem, models: Mapping[str, Respondent], benign: Corpus
 ) -> Table:
-    """Compare remedied models with the untouched one on everyday requests, and on its
-    own answers.
+    """Compare remedied models with the untouched one on everyday requests.
 
-    `benign` are the test prompts whose answers are read. One row a model: system,
-    remedy; with intervals over prompts divergence, in [0, 1], and ppl_ratio, > 0, or
-    NaN if the next token does not follow from one prompt.
+    Its own answers to the `benign` test prompts are compared too. One row per model:
+    system, remedy; with intervals over prompts divergence, in [0, 1], and ppl_ratio, >
+    0, or NaN if the next token does not follow from one prompt.
     """
-    asked = stores.read_file(paths.DATA / "neutral_prompts.csv", "neutral")
+    everyday = stores.read_file(paths.DATA / "neutral_prompts.csv", "neutral")
     answers = sample_own_answers(base, benign)
-    steps, losses = (
-        _first_steps(base.local, base.context, asked),
-        _losses(base.local, base.context, answers),
-    )
-    made = []
+    first_steps = _first_steps(base.local, base.context, everyday)
+    losses = _losses(base.local, base.context, answers)
+    rows = []
     for name, load in models.items():
-        other = load()
-        context = other.context(read_system_prompt(base.system_prompt), base.decoding)
-        # Half the L1 distance of two distributions; all unlisted tokens count as one.
-        moved = [
-            float(
-                (one.sub(new, fill_value=0).abs().sum() + abs(one.sum() - new.sum()))
-                / 2
-            )
-            for one, new in zip(steps, _first_steps(other, context, asked), strict=True)
+        remedied = load()
+        system_prompt = read_system_prompt(base.system_prompt)
+        context = remedied.context(system_prompt, base.decoding)
+        remedied_steps = _first_steps(remedied, context, everyday)
+        distances = [
+            _distance(before, after)
+            for before, after in zip(first_steps, remedied_steps, strict=True)
         ]
-        divergence = ClusterBootstrap(asked["prompt_id"]).mean(
-            asked["prompt_id"], moved
-        )
-        lost = _losses(other, context, answers) - losses
-        ratio = ClusterBootstrap(answers["prompt_id"]).mean(answers["prompt_id"], lost)
-        value, low, high = map(math.exp, ratio)
-        estimates = to_columns(
-            {"divergence": divergence, "ppl_ratio": (value, low, high)}
-        )
-        made.append({"system": base.name, "remedy": name, **estimates})
-    return pd.DataFrame(made)
+        lost = _losses(remedied, context, answers) - losses
+        ids = everyday["prompt_id"]
+        divergence = ClusterBootstrap(ids).mean(ids, distances)
+        ids = answers["prompt_id"]
+        value, low, high = map(math.exp, ClusterBootstrap(ids).mean(ids, lost))
+        measures = {"divergence": divergence, "ppl_ratio": (value, low, high)}
+        rows.append({"system": base.name, "remedy": name} | to_columns(measures))
+    return pd.DataFrame(rows)
+
+
+def _distance(before: pd.Series, after: pd.Series) -> float:
+    """Return half the L1 distance of two distributions, probability by token.
+
+    All unlisted tokens count as one.
+    """
+    listed = before.sub(after, fill_value=0).abs().sum()
+    unlisted = abs(before.sum() - after.sum())
+    return float((listed + unlisted) / 2)
 
 
 def _first_steps(
@@ -90,11 +92,10 @@ def _first_steps(
 ) -> list[pd.Series]:
     """Return the first-token distribution after each prompt: probability by token."""
     traces = inside.trace_first_steps(model, context, prompts, UTILITY_BATCH)
+    steps = zip(traces["next_ids"], traces["next_logprobs"], strict=True)
     return [
         pd.Series(np.exp(np.asarray(logprobs, float)), index=ids)
-        for ids, logprobs in zip(
-            traces["next_ids"], traces["next_logprobs"], strict=True
-        )
+        for ids, logprobs in steps
     ]
 
 
@@ -102,21 +103,20 @@ def _losses(
     model: LocalBackend, context: PromptContext, answers: pd.DataFrame
 ) -> np.ndarray:
     """Return the mean cross-entropy of each answer after its prompt, in nats a token."""
-    told = answers["text"] + context.suffix + answers["response"]
-    asked = answers.assign(text=told)
-    traces = inside.trace_first_steps(
-        model, replace(context, suffix=""), asked, UTILITY_BATCH
+    answered = answers.assign(
+        text=answers["text"] + context.suffix + answers["response"]
     )
-    own = model.reader.tokenizer(
-        answers["response"].tolist(), add_special_tokens=False
-    )["input_ids"]
-    ends = zip(traces["token_nll"], traces["user_end"], own, strict=True)
-    return np.array(
-        [
-            float(np.mean(np.asarray(nll, float)[end - len(ids) : end]))
-            for nll, end, ids in ends
-        ]
-    )
+    no_suffix = replace(context, suffix="")
+    traces = inside.trace_first_steps(model, no_suffix, answered, UTILITY_BATCH)
+    responses = answers["response"].tolist()
+    tokens = model.reader.tokenizer(responses, add_special_tokens=False)["input_ids"]
+    losses = []
+    for nll, end, ids in zip(
+        traces["token_nll"], traces["user_end"], tokens, strict=True
+    ):
+        of_answer = np.asarray(nll, float)[end - len(ids) : end]
+        losses.append(float(np.mean(of_answer)))
+    return np.array(losses)
 
 
 def update_utility(
@@ -125,35 +125,26 @@ def update_utility(
     asked: Iterable[str],
     fold: Splits,
 ) -> Table:
-    """Measure remedies of `asked` without a row on a fold.
+    """Measure the remedies of `asked` that have no row yet, on a fold.
 
     Write and return the table of a live store.
     """
     base = base.reported_on(fold.third)
     kept = base.store.has("tables", UTILITY_TABLE)
-    known = (
-        base.store.read("tables", UTILITY_TABLE)
-        if kept
-        else pd.DataFrame(columns=UTILITY_COLUMNS)
-    )
-    there = set(known.loc[known["system"] == base.name, "remedy"])
-    made = {
-        name: remedies[name].apply(base, *fold[:2])
-        for name in asked
-        if name in remedies and name not in there
-    }
-    models = {
-        name: system.respondent for name, system in made.items() if system.respondent
-    }
+    table = pd.DataFrame(columns=UTILITY_COLUMNS)
+    if kept:
+        table = base.store.read("tables", UTILITY_TABLE)
+    measured = set(table.loc[table["system"] == base.name, "remedy"])
+    models = {}
+    for name in asked:
+        if name in remedies and name not in measured:
+            system = remedies[name].apply(base, fold.train, fold.validation)
+            if system.respondent:
+                models[name] = system.respondent
     if models:
-        known = pd.concat(
-            [known, measure_utility(base, models, fold.test.benign)], ignore_index=True
-        )
+        rows = measure_utility(base, models, fold.test.benign)
+        table = pd.concat([table, rows], ignore_index=True)
     if models or not kept:
-        base.store.write(
-            "tables",
-            UTILITY_TABLE,
-            frame=known,
-            meta=base.settings.meta(system=base.name),
-        )
-    return known
+        meta = base.settings.meta(system=base.name)
+        base.store.write("tables", UTILITY_TABLE, frame=table, meta=meta)
+    return table

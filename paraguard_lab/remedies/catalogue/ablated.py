@@ -3,7 +3,7 @@ al., arXiv 2410.03415).
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,26 +19,22 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
-from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.models.local import Batch, LocalBackend
 from paraguard_utils.models.prompting import PromptContext
 from paraguard_utils.schemas import Traces
 
-ABLATION_DEPTHS = (
-    0.25,
-    0.375,
-    0.5,
-    0.625,
-    0.75,
-)  # at which a direction may be taken, as a share of the layers
-ABLATION_STRENGTHS = (
-    0.5,
-    1.0,
-)  # share of the direction that is removed, the weaker first
+ABLATION_DEPTHS = (0.25, 0.375, 0.5, 0.625, 0.75)
+"""Depths at which a direction may be taken, as a share of the layers."""
+
+ABLATION_STRENGTHS = (0.5, 1.0)
+"""Share of the direction that is removed, the weaker first."""
 
 
 class Ablation(NamedTuple):
-    """A direction of length 1, its layer, counted from 0, and the share of it that
-    every layer's output loses.
+    """A direction that every layer's output loses.
+
+    `direction` has length 1; `layer`, counted from 0, is where it was found; `strength`
+    is the share of it that is removed.
     """
 
     direction: np.ndarray
@@ -46,38 +42,46 @@ class Ablation(NamedTuple):
     strength: float
 
     def on(self, network: Any) -> AbstractContextManager[None]:
-        """Remove the direction from a network's activations, at every token, inside a
-        `with` block.
+        """Remove the direction from a network's activations inside a `with` block.
+
+        It is removed at every token.
         """
         import torch
 
-        unit = torch.tensor(
-            self.direction,
-            dtype=next(network.parameters()).dtype,
-            device=network.device,
-        )
+        dtype = next(network.parameters()).dtype
+        unit = torch.tensor(self.direction, dtype=dtype, device=network.device)
 
         def remove(output: Any) -> Any:
             return output - self.strength * (output @ unit)[..., None] * unit
 
-        every = range(len(inside.decoder_layers(network))) if self.strength else ()
-        return inside.change_layers(network, dict.fromkeys(every, remove))
+        layers = range(len(inside.decoder_layers(network))) if self.strength else ()
+        return inside.change_layers(network, dict.fromkeys(layers, remove))
 
 
 def false_refusal_directions(
     false: np.ndarray, true: np.ndarray, accepted: np.ndarray
 ) -> np.ndarray:
-    """Return for each layer the direction of false refusal, made orthogonal to that of
-    true refusal.
+    """Return for each layer the direction of false refusal.
 
-    `false`, `true` and `accepted` are activations of refused benign prompts, of refused
-    twins and of accepted benign prompts, shape (prompts, layers, dimensions). The
-    directions have length 1, shape (layers, dimensions).
+    It is made orthogonal to that of true refusal.
+
+    Parameters
+    ----------
+    false, true, accepted : array, shape (prompts, layers, dimensions)
+        Activations of refused benign prompts, of refused twins and of accepted benign
+        prompts.
+
+    Returns
+    -------
+    array, shape (layers, dimensions)
+        Each direction has length 1.
     """
-    wrong, right = (side.mean(axis=0) - accepted.mean(axis=0) for side in (false, true))
-    right /= np.linalg.norm(right, axis=-1, keepdims=True)
-    found = wrong - (wrong * right).sum(axis=-1, keepdims=True) * right
-    return found / np.linalg.norm(found, axis=-1, keepdims=True)
+    toward_false = false.mean(axis=0) - accepted.mean(axis=0)
+    toward_true = true.mean(axis=0) - accepted.mean(axis=0)
+    toward_true /= np.linalg.norm(toward_true, axis=-1, keepdims=True)
+    shared = (toward_false * toward_true).sum(axis=-1, keepdims=True) * toward_true
+    direction = toward_false - shared
+    return direction / np.linalg.norm(direction, axis=-1, keepdims=True)
 
 
 class AblatedModel(RemediedModel):
@@ -86,24 +90,23 @@ class AblatedModel(RemediedModel):
     def __init__(
         self, base: LocalBackend, parameters: dict[str, Any], ablation: Ablation
     ) -> None:
-        digest = hashlib.sha256(
-            ablation.direction.astype(np.float16).tobytes()
-        ).hexdigest()[:8]
+        content = ablation.direction.astype(np.float16).tobytes()
+        digest = hashlib.sha256(content).hexdigest()[:8]
         learned = {
             "layer": ablation.layer,
             "strength": ablation.strength,
             "direction": digest,
         }
-        super().__init__(
-            base, parameters, learned, f"ablated-{digest}-{ablation.strength}"
-        )
+        state = f"ablated-{digest}-{ablation.strength}"
+        super().__init__(base, parameters, learned, state)
         self.ablation = ablation
 
-    def _asked(
-        self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext
+    def answer_batches(
+        self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
     ) -> Iterator[Traces]:
+        """Query batches of requests without the direction."""
         with self.ablation.on(self.model.network):
-            yield from super()._asked(groups, prefix, context)
+            yield from super().answer_batches(batches, prefix, context)
 
 
 def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ablation:
@@ -111,44 +114,38 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
 
     Choose layer and strength on the validation split, by p(refuse).
     """
-    context, size, known = (
-        base.context,
-        base.settings.batch,
-        first_token.learn_refusal_rates(base, train),
+    model = base.local
+    context = base.context
+    size = base.settings.batch
+    rates = first_token.learn_refusal_rates(base, train)
+    benign = inside.read_activations(model, context, train.benign, size)
+    harmful = inside.read_activations(model, context, train.twins, size)
+    benign_labels, twins_labels = (
+        base.decide(corpus_name, prompts)["label"].to_numpy()
+        for corpus_name, prompts in base.by_corpus(train).items()
     )
-    benign, harmful = (
-        inside.read_activations(base.local, context, prompts, size) for prompts in train
+    directions = false_refusal_directions(
+        false=benign[benign_labels == "reject"],
+        true=harmful[twins_labels == "reject"],
+        accepted=benign[benign_labels == "accept"],
     )
-    own, twins = (
-        base.decide(of, prompts)["label"]
-        for of, prompts in zip(base.corpora, train, strict=True)
-    )
-    sides = (
-        (benign, own == "reject"),
-        (harmful, twins == "reject"),
-        (benign, own == "accept"),
-    )
-    every = false_refusal_directions(*(seen[rows.to_numpy()] for seen, rows in sides))
 
-    def rejected(ablation: Ablation) -> tuple[np.ndarray, ...]:
-        with ablation.on(base.local.model.network):
+    def rejected(ablation: Ablation) -> list[np.ndarray]:
+        with ablation.on(model.network):
             steps = [
-                inside.trace_first_steps(base.local, context, prompts, size)
+                inside.trace_first_steps(model, context, prompts, size)
                 for prompts in validation
             ]
-        return tuple(refusal.p_refuse(step, known) for step in steps)
+        return [refusal.p_refuse(step, rates) for step in steps]
 
-    untouched = Ablation(every[0], 0, 0.0)
+    untouched = Ablation(directions[0], 0, 0.0)
+    tried = [untouched]
+    for strength in ABLATION_STRENGTHS:
+        for depth in ABLATION_DEPTHS:
+            layer = int(depth * len(directions))
+            tried.append(Ablation(directions[layer], layer, strength))
     share = float(rejected(untouched)[0].mean())
-    places = [int(depth * len(every)) for depth in ABLATION_DEPTHS]
-    tried = [
-        Ablation(every[layer], layer, strength)
-        for strength in ABLATION_STRENGTHS
-        for layer in places
-    ]
-    return (
-        first_token.choose_by_youden([untouched, *tried], rejected, share) or untouched
-    )
+    return first_token.choose_by_youden(tried, rejected, share) or untouched
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
@@ -160,11 +157,8 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 
     def respondent() -> AblatedModel:
         learn = partial(learn_ablation, base, train, validation)
-        return AblatedModel(
-            base.local,
-            parameters,
-            inside.load_or_learn(base, "ablated", parameters, Ablation, learn),
-        )
+        ablation = inside.load_or_learn(base, "ablated", parameters, Ablation, learn)
+        return AblatedModel(base.local, parameters, ablation)
 
     return RemediedSystem.asking(base, "ablated", parameters, respondent)
 

@@ -16,15 +16,17 @@ REFUSAL_TEXT = "I'm sorry, but I can't help with that request."
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
-    """Put two demonstrations, drawn from the seed prompts of the training twins, before
-    the request.
+    """Put two demonstrations before the request.
+
+    They are drawn from the seed prompts of the training twins.
     """
-    seeds = (
-        train.twins[train.twins["strategy"] == "seed"]["text"].sort_values().to_numpy()
-    )
-    drawn = np.random.default_rng(SEED).choice(seeds, min(2, len(seeds)), replace=False)
-    said = [(("user", str(text)), ("assistant", REFUSAL_TEXT)) for text in drawn]
-    turns = [{"role": role, "content": text} for pair in said for role, text in pair]
+    is_seed = train.twins["strategy"] == "seed"
+    requests = train.twins.loc[is_seed, "text"].sort_values().to_numpy()
+    rng = np.random.default_rng(SEED)
+    turns = []
+    for request in rng.choice(requests, min(2, len(requests)), replace=False):
+        turns.append({"role": "user", "content": str(request)})
+        turns.append({"role": "assistant", "content": REFUSAL_TEXT})
     return RemediedSystem.asking(base, "demonstrations", {"turns": turns})
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from paraguard_lab.analysis.guarded import apply_guard
 from paraguard_lab.remedies.contract import (
     RemediedSystem,
     Remedy,
@@ -9,7 +10,6 @@ from paraguard_lab.remedies.contract import (
     UntouchedSystem,
 )
 from paraguard_utils import registry
-from paraguard_utils.analysis.guarded import apply_guard
 from paraguard_utils.labels import labelling
 from paraguard_utils.schemas import Corpus, Labels, select_prompts
 
@@ -21,11 +21,10 @@ def apply(
 ) -> RemediedSystem:
     """Put a guard in front."""
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        own = base.decide(of, prompts)
-        return apply_guard(
-            own, select_prompts(labelling.read_decisions(base.store, of, guard), own)
-        )
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        of_model = base.decide(corpus_name, prompts)
+        of_guard = labelling.read_decisions(base.files(corpus_name), guard)
+        return apply_guard(of_model, select_prompts(of_guard, of_model))
 
     return RemediedSystem(decide)
 

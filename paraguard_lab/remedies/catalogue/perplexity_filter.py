@@ -19,16 +19,13 @@ PERPLEXITY_QUANTILE = 0.95
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Reject requests with a perplexity above the limit; the model decides the others."""
-    benign, _ = base.corpora
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        odd = trace_perplexity(base.traces(of, prompts))
-        limit = np.quantile(
-            trace_perplexity(base.traces(benign, validation.benign)),
-            PERPLEXITY_QUANTILE,
-        )
-        own = base.decide(of, prompts)
-        return own.assign(label=own["label"].mask(odd > limit, "reject"))
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        perplexity = trace_perplexity(base.traces(corpus_name, prompts))
+        usual = trace_perplexity(base.traces(base.benign_corpus, validation.benign))
+        limit = np.quantile(usual, PERPLEXITY_QUANTILE)
+        labels = base.decide(corpus_name, prompts)
+        return labels.assign(label=labels["label"].mask(perplexity > limit, "reject"))
 
     return RemediedSystem(decide)
 

@@ -17,10 +17,12 @@ from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 # Name of the answers to all rewordings, which several remedies share
 REWORDINGS_FOLDER = "rewordings"
 MAX_QUERIES = 1 + reword.MAX_REWORDINGS
-_PARAMETERS = {"most": reword.MAX_REWORDINGS, "by": "rules"}
+REWORDING_PARAMETERS = {"most": reword.MAX_REWORDINGS, "by": "rules"}
 
 
-def label_rewordings(base: UntouchedSystem, of: str, prompts: Corpus | None) -> Labels:
+def label_rewordings(
+    base: UntouchedSystem, corpus_name: str, prompts: Corpus | None
+) -> Labels:
     """Return labels of the answers to all rewordings.
 
     Recorded ones are taken as they are, for rewording takes long.
@@ -28,15 +30,14 @@ def label_rewordings(base: UntouchedSystem, of: str, prompts: Corpus | None) -> 
     texts = None
     if prompts is not None and not base.store.recorded:
         texts = reword.reword_prompts(prompts)
-        kept = prompts.drop(columns=["text", "strategy"], errors="ignore").rename(
-            columns={"cluster_id": "own_cluster"}
+        # The cluster of a rewording is the request that it rewords.
+        requests = prompts.drop(columns=["text", "strategy"], errors="ignore")
+        requests = requests.rename(
+            columns={"cluster_id": "own_cluster", "prompt_id": "cluster_id"}
         )
-        texts = texts.merge(
-            kept.rename(columns={"prompt_id": "cluster_id"}),
-            on="cluster_id",
-            how="left",
-        )
-    return RemediedSystem.asking(base, REWORDINGS_FOLDER, _PARAMETERS).decide(of, texts)
+        texts = texts.merge(requests, on="cluster_id", how="left")
+    system = RemediedSystem.asking(base, REWORDINGS_FOLDER, REWORDING_PARAMETERS)
+    return system.decide(corpus_name, texts)
 
 
 def apply(
@@ -44,14 +45,16 @@ def apply(
 ) -> RemediedSystem:
     """Let the first rewording, if the rules make any, decide.
 
-    Or let the request and all rewordings `vote`.
+    If `vote`, the request and all rewordings decide by majority.
     """
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        found = label_rewordings(base, of, prompts)
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        reworded = label_rewordings(base, corpus_name, prompts)
         if not vote:
-            found = found[found["prompt_id"].str.endswith(f"{COPY_SEPARATOR}1")]
-        return vote_by_majority(base.decide(of, prompts), found, with_own=vote)
+            is_first = reworded["prompt_id"].str.endswith(f"{COPY_SEPARATOR}1")
+            reworded = reworded[is_first]
+        labels = base.decide(corpus_name, prompts)
+        return vote_by_majority(labels, reworded, with_own=vote)
 
     return RemediedSystem(decide)
 

@@ -11,130 +11,114 @@ import pandas as pd
 
 from paraguard_lab.guards import refusal
 from paraguard_lab.remedies import first_token
-from paraguard_lab.remedies.asking import RemediedModel, ask_remedied
+from paraguard_lab.remedies.asking import RemediedModel, RemediedQueries
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy, UntouchedSystem
 from paraguard_lab.remedies.splits import Split, Splits
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
-from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models.local import Batch, LocalBackend
+from paraguard_utils.models.prompting import PromptContext, Workload
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces, select_prompts
 from paraguard_utils.stores import read_meta
 
 # The system prompt whose distribution is contrasted with the system's own
 PLAIN_PROMPT = "none"
-SELF_CD_ALPHAS = (
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    3.0,
-)  # 0 is the wrapped prompt, 1 the plain one; more exaggerates that
-MIN_REFUSAL_SHARE = (
-    0.5  # a first token counts as a refusal if at least this share of its answers are
-)
+
+SELF_CD_ALPHAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+"""0 is the system's own prompt, 1 the plain one; more exaggerates the difference."""
+
+MIN_REFUSAL_SHARE = 0.5
+"""A first token counts as a refusal if at least this share of its answers are."""
+
 SELF_CD_BATCH = 16  # prompts that are generated at once, each twice
 
 
-def simulate_first_tokens(wrapped: Traces, plain: Traces, alpha: float) -> np.ndarray:
-    """Return the first tokens that Self-CD would choose, from recorded distributions of
-    the same prompts.
+def simulate_first_tokens(
+    instructed: Traces, plain: Traces, alpha: float
+) -> np.ndarray:
+    """Return the first tokens that Self-CD would choose, from recorded distributions.
 
-    That is the token with the highest y - alpha (y - y') among those with recorded
-    log-probabilities y, wrapped, and y', plain; if there are none, the wrapped prompt's
-    own.
+    Among the tokens with recorded log-probabilities y under the system prompt and y'
+    without it, that is the one with the highest y - alpha (y - y'); if there are none,
+    the first one under the system prompt. Both traces are of the same prompts.
     """
-    found = []
-    for one, other in zip(wrapped.itertuples(), plain.itertuples(), strict=True):
-        ids, mine, theirs = np.intersect1d(
-            one.next_ids, other.next_ids, return_indices=True
+    chosen = []
+    for own, other in zip(instructed.itertuples(), plain.itertuples(), strict=True):
+        tokens, own_places, other_places = np.intersect1d(
+            own.next_ids, other.next_ids, return_indices=True
         )
-        if not len(ids):
-            found.append(int(one.next_ids[0]))
+        if not len(tokens):
+            chosen.append(int(own.next_ids[0]))
             continue
-        y, y_plain = (
-            np.asarray(one.next_logprobs, float)[mine],
-            np.asarray(other.next_logprobs, float)[theirs],
-        )
-        found.append(int(ids[np.argmax(y - alpha * (y - y_plain))]))
-    return np.array(found, int)
+        y = np.asarray(own.next_logprobs, float)[own_places]
+        y_plain = np.asarray(other.next_logprobs, float)[other_places]
+        chosen.append(int(tokens[np.argmax(y - alpha * (y - y_plain))]))
+    return np.array(chosen, int)
+
+
+def _simulate(
+    base: UntouchedSystem, corpus_name: str, prompts: Corpus, alpha: float
+) -> np.ndarray:
+    instructed = base.traces(corpus_name, prompts)
+    plain = base.traces(corpus_name, prompts, PLAIN_PROMPT)
+    return simulate_first_tokens(instructed, plain, alpha)
 
 
 def choose_alpha(base: UntouchedSystem, train: Split, validation: Split) -> float:
     """Choose alpha on the validation split, by simulating the first step."""
-    known = first_token.learn_refusal_rates(base, train)
+    rates = first_token.learn_refusal_rates(base, train)
 
-    def rejected(alpha: float) -> tuple[np.ndarray, ...]:
-        return tuple(
-            known.of(
-                simulate_first_tokens(
-                    base.traces(of, prompts),
-                    base.traces(of, prompts, PLAIN_PROMPT),
-                    alpha,
-                )
-            )
-            >= MIN_REFUSAL_SHARE
-            for of, prompts in zip(base.corpora, validation, strict=True)
-        )
+    def rejected(alpha: float) -> list[np.ndarray]:
+        sides = []
+        for corpus_name, prompts in base.by_corpus(validation).items():
+            tokens = _simulate(base, corpus_name, prompts, alpha)
+            sides.append(rates.of(tokens) >= MIN_REFUSAL_SHARE)
+        return sides
 
-    return (
-        first_token.choose_by_youden(
-            SELF_CD_ALPHAS, rejected, float(rejected(0.0)[0].mean())
-        )
-        or 0.0
-    )
+    untouched = float(rejected(0.0)[0].mean())
+    return first_token.choose_by_youden(SELF_CD_ALPHAS, rejected, untouched) or 0.0
 
 
 class ContrastiveModel(RemediedModel):
-    """A model whose next token follows from two prompts, with and without the system
-    prompt.
+    """A model whose next token follows from two prompts.
+
+    One has the system prompt, the other does not.
     """
 
     texts: dict[str, str]
 
-    def _asked(
-        self, groups: list, prefix: tuple[int, ...], context: PromptContext
-    ) -> Iterator[Traces]:
-        plain = LocalBackend(self.model).context("", context.decoding)
-        for group in groups:
-            starts = range(0, len(group), SELF_CD_BATCH)
-            parts = [
-                self._generated(group[i : i + SELF_CD_BATCH], context, plain)
-                for i in starts
-            ]
-            yield pd.concat(parts, ignore_index=True)
+    def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
+        """Keep the user's words, which both prompts hold, and query the model."""
+        prompts = workload.prompts
+        self.texts = dict(zip(prompts["prompt_id"], prompts["text"], strict=True))
+        return super().answers(workload, context)
 
-    def _generated(
-        self, group: list, context: PromptContext, plain: PromptContext
-    ) -> Traces:
-        """Generate with classifier-free guidance of transformers: the plain prompt
-        against the wrapped one.
+    def answer_batches(
+        self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
+    ) -> Iterator[Traces]:
+        """Query batches in smaller ones, each with both prompts."""
+        for batch in batches:
+            traces = []
+            for start in range(0, len(batch), SELF_CD_BATCH):
+                part = batch[start : start + SELF_CD_BATCH]
+                traces.append(self._answer(part, context))
+            yield pd.concat(traces, ignore_index=True)
+
+    def _answer(self, batch: Batch, context: PromptContext) -> Traces:
+        """Generate with classifier-free guidance of transformers.
+
+        The plain prompt is contrasted with the one that has the system prompt.
         """
         import torch
 
-        from paraguard_utils.models.engine import TOP_TOKENS, find_stop_tokens
+        from paraguard_utils.models.engine import find_stop_tokens
 
-        tokenizer, network, stops = (
-            self.reader.tokenizer,
-            self.model.network,
-            find_stop_tokens(self.model),
-        )
-        own = [self.texts[request.prompt_id] for request in group]
-        padded = {
-            "add_special_tokens": False,
-            "padding": True,
-            "padding_side": "left",
-            "return_tensors": "pt",
-        }
-        inputs, negative = (
-            tokenizer([one.prefix + text + one.suffix for text in own], **padded).to(
-                network.device
-            )
-            for one in (plain, context)
-        )
+        plain = LocalBackend(self.model).context("", context.decoding)
+        inputs = self._tokenize(batch, plain)
+        negative = self._tokenize(batch, context)
+        stops = find_stop_tokens(self.model)
         with torch.inference_mode():
-            generate: Any = network.generate
-            made = generate(
+            generate: Any = self.model.network.generate
+            generated = generate(
                 **inputs,
                 negative_prompt_ids=negative["input_ids"],
                 negative_prompt_attention_mask=negative["attention_mask"],
@@ -148,58 +132,75 @@ class ContrastiveModel(RemediedModel):
                 return_dict_in_generate=True,
                 output_scores=True,
             )
-        answers = made.sequences[:, inputs["input_ids"].shape[1] :]
-        scores = made.scores[0].cpu().double()
-        top = torch.log_softmax(scores, dim=-1).topk(min(TOP_TOKENS, scores.shape[-1]))
-        rows = []
-        for request, tokens, ids, logprobs in zip(
-            group, answers.tolist(), top.indices, top.values, strict=True
-        ):
-            stop = next((i for i, token in enumerate(tokens) if token in stops), None)
-            rows.append(
-                {
-                    **vars(request),
-                    "response": (
-                        str(
-                            tokenizer.decode(tokens[:stop], skip_special_tokens=True)
-                        ).strip()
-                    ),
-                    "finish_reason": "length" if stop is None else "stop",
-                    "token_ids": np.array(request.token_ids, np.int32),
-                    "token_nll": np.full(
-                        len(request.token_ids), np.nan, np.float32
-                    ),  # no one prompt has them
-                    "next_ids": ids.numpy().astype(np.int32),
-                    "next_logprobs": logprobs.numpy().astype(np.float32),
-                    "tail_mass": float(max(0.0, 1.0 - logprobs.exp().sum())),
-                }
-            )
-        return pd.DataFrame(rows)
+        answers = generated.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        return self._describe(batch, answers, generated.scores[0], stops)
 
-    def answers(
-        self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any
-    ) -> Iterator[Traces]:
-        """Keep the user's words, which are asked twice, and ask."""
-        self.texts = dict(zip(corpus["prompt_id"], corpus["text"], strict=True))
-        return super().answers(corpus, context, *rest, **more)
+    def _tokenize(self, batch: Batch, context: PromptContext) -> Any:
+        texts = [
+            context.prefix + self.texts[request.prompt_id] + context.suffix
+            for request in batch
+        ]
+        tokens = self.reader.tokenizer(
+            texts,
+            add_special_tokens=False,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+        )
+        return tokens.to(self.model.network.device)
+
+    def _describe(
+        self, batch: Batch, answers: list[list[int]], scores: Any, stops: list[int]
+    ) -> Traces:
+        """Return traces; `scores` are those of the first token."""
+        import torch
+
+        from paraguard_utils.models.engine import TOP_TOKENS
+
+        logprobs = torch.log_softmax(scores.cpu().double(), dim=-1)
+        top = logprobs.topk(min(TOP_TOKENS, logprobs.shape[-1]))
+        rows = []
+        for number, (request, tokens) in enumerate(zip(batch, answers, strict=True)):
+            ends = [place for place, token in enumerate(tokens) if token in stops]
+            stop = ends[0] if ends else None
+            decoded = self.reader.tokenizer.decode(
+                tokens[:stop], skip_special_tokens=True
+            )
+            token_count = len(request.token_ids)
+            row = {
+                **vars(request),
+                "response": str(decoded).strip(),
+                "finish_reason": "length" if stop is None else "stop",
+                "token_ids": np.array(request.token_ids, np.int32),
+                # No one prompt has losses.
+                "token_nll": np.full(token_count, np.nan, np.float32),
+                "next_ids": top.indices[number].numpy().astype(np.int32),
+                "next_logprobs": top.values[number].numpy().astype(np.float32),
+                "tail_mass": float(max(0.0, 1.0 - top.values[number].exp().sum())),
+            }
+            rows.append(row)
+        return pd.DataFrame(rows)
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
-    """Contrast the wrapped and the plain prompt at every step."""
+    """Contrast the prompts with and without the system prompt at every step."""
     parameters = {"plain": PLAIN_PROMPT, "alphas": list(SELF_CD_ALPHAS)}
 
     @cache
     def respondent() -> ContrastiveModel:
         alpha = choose_alpha(base, train, validation)
-        return ContrastiveModel(
-            base.local, parameters, {"alpha": alpha}, f"self-cd-{alpha}"
-        )
+        state = f"self-cd-{alpha}"
+        return ContrastiveModel(base.local, parameters, {"alpha": alpha}, state)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        numbers = of in base.corpora  # for `check_simulation`
-        return ask_remedied(
-            base, "self-cd", parameters, respondent, of, prompts, numbers=numbers
-        ).assign(queries=2)
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        queries = RemediedQueries(
+            base,
+            "self-cd",
+            parameters,
+            respondent,
+            keep_numbers=corpus_name in base.corpora,  # for `check_simulation`
+        )
+        return queries.decide(corpus_name, prompts).assign(queries=2)
 
     return RemediedSystem(decide, respondent)
 
@@ -207,46 +208,32 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
     """Compare the simulated first step with the real one.
 
-    No rows if the system was not asked.
-
-    Columns: system, third (number of the test split), prompts (corpus), n, alpha,
-    agrees (the share of prompts whose first token is the simulated one, with its
-    interval).
+    There are no rows if the system was not asked. Columns: system, third (number of the
+    test split), prompts (corpus), n, alpha, agrees (the share of prompts whose first
+    token is the simulated one, with its interval).
     """
-    made = []
-    sides = [
-        (fold.third, *side)
-        for fold in folds
-        for side in zip(base.corpora, fold.test, strict=True)
-    ]
-    for third, of, prompts in sides:
-        folder = base.reported_on(third).folder(of, "self-cd")
-        if not base.store.has("traces", folder, base.name):
-            continue
-        real = refusal.first_tokens(
-            select_prompts(base.store.read("traces", folder, base.name), prompts)
-        )
-        alpha = read_meta(base.store.path("labels", folder, base.name))["learned"][
-            "alpha"
-        ]
-        same = (
-            simulate_first_tokens(
-                base.traces(of, prompts), base.traces(of, prompts, PLAIN_PROMPT), alpha
-            )
-            == real
-        )
-        agrees = ClusterBootstrap(prompts["cluster_id"]).share(
-            prompts["cluster_id"], same
-        )
-        about = {
-            "system": base.name,
-            "third": third,
-            "prompts": of,
-            "n": len(prompts),
-            "alpha": alpha,
-        }
-        made.append(about | to_columns({"agrees": agrees}))
-    return pd.DataFrame(made)
+    rows = []
+    for fold in folds:
+        on_fold = base.reported_on(fold.third)
+        for corpus_name, prompts in base.by_corpus(fold.test).items():
+            files = on_fold.files(corpus_name, "self-cd")
+            if not files.has("traces", base.name):
+                continue
+            traces = select_prompts(files.read("traces", base.name), prompts)
+            learned = read_meta(files.path("labels", base.name))["learned"]
+            simulated = _simulate(base, corpus_name, prompts, learned["alpha"])
+            ids = prompts["cluster_id"]
+            agrees = simulated == refusal.first_tokens(traces)
+            row = {
+                "system": base.name,
+                "third": fold.third,
+                "prompts": corpus_name,
+                "n": len(prompts),
+                "alpha": learned["alpha"],
+            }
+            share = ClusterBootstrap(ids).share(ids, agrees)
+            rows.append(row | to_columns({"agrees": share}))
+    return pd.DataFrame(rows)
 
 
 REMEDIES = (Remedy("self-cd", "decision", "2401.17633", apply, asks=True, queries=2),)

@@ -17,21 +17,23 @@ from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
 
 N_COPIES = 3  # of a prompt; the paper has up to 10
 SWAPPED_SHARE = 0.1  # share of characters that is swapped (the paper's)
+
+# The paper has space too.
 SWAP_ALPHABET = np.array(
     list(string.ascii_letters + string.digits + string.punctuation)
-)  # the paper has space too
+)
 
 
 def perturb_text(text: str, copy: int) -> str:
-    """Swap `SWAPPED_SHARE` of a text's characters for random ones, seeded by the text
-    and the number of the copy.
+    """Swap `SWAPPED_SHARE` of a text's characters for random ones.
+
+    The text and the number of the copy are the seed.
     """
     digest = hashlib.sha256(f"{SEED}\x1f{copy}\x1f{text}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     letters = np.array(list(text))
-    places = rng.choice(
-        len(letters), max(1, int(len(letters) * SWAPPED_SHARE)), replace=False
-    )
+    count = max(1, int(len(letters) * SWAPPED_SHARE))
+    places = rng.choice(len(letters), count, replace=False)
     letters[places] = rng.choice(SWAP_ALPHABET, len(places))
     return "".join(letters)
 
@@ -40,26 +42,21 @@ def copy_prompts(prompts: Corpus) -> Corpus:
     """Return perturbed copies of each prompt, with ids of their own (`x~1`, `x~2`)."""
     copies = prompts.loc[prompts.index.repeat(N_COPIES)].reset_index(drop=True)
     number = copies.groupby("prompt_id").cumcount()
-    texts = [
-        perturb_text(text, i) for text, i in zip(copies["text"], number, strict=True)
-    ]
-    return copies.assign(
-        prompt_id=copies["prompt_id"] + COPY_SEPARATOR + (number + 1).astype(str),
-        text=texts,
-    )
+    texts = map(perturb_text, copies["text"], number)
+    suffix = COPY_SEPARATOR + (number + 1).astype(str)
+    return copies.assign(prompt_id=copies["prompt_id"] + suffix, text=list(texts))
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
     """Ask perturbed copies and let them vote."""
-    asked = RemediedSystem.asking(
-        base, "smooth-llm", {"copies": N_COPIES, "share": SWAPPED_SHARE}
-    )
+    parameters = {"copies": N_COPIES, "share": SWAPPED_SHARE}
+    of_copies = RemediedSystem.asking(base, "smooth-llm", parameters)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
         copies = None if prompts is None else copy_prompts(prompts)
-        return vote_by_majority(
-            base.decide(of, prompts), asked.decide(of, copies), with_own=False
-        )
+        labels = base.decide(corpus_name, prompts)
+        votes = of_copies.decide(corpus_name, copies)
+        return vote_by_majority(labels, votes, with_own=False)
 
     return RemediedSystem(decide)
 

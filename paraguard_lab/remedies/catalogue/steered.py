@@ -3,7 +3,7 @@ et al., arXiv 2408.11491).
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,8 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
-from paraguard_utils.models.local import LocalBackend
-from paraguard_utils.models.prompting import PromptContext
+from paraguard_utils.models.local import Batch, LocalBackend
+from paraguard_utils.models.prompting import PromptContext, Workload
 from paraguard_utils.schemas import Corpus, Traces
 
 STEERING_MULTIPLIERS = (0.05, 0.1, 0.2)
@@ -33,14 +33,13 @@ the paper's is absolute).
 STEERING_BATCH = 64  # prompts whose activations are read together
 
 ASSENT_TEXT = "Sure"
-"""Put behind a prompt: the move of activations from before it to behind it tells
+"""Put behind a prompt: how activations move from before it to behind it identifies
 harmful requests (the paper's).
 """
 
 
 class Steering(NamedTuple):
-    """Vectors that are added to or taken from the middle layers, and the rule that
-    tells harmful requests.
+    """Vectors that steer the middle layers, and the rule that finds harmful requests.
 
     The vectors point towards refusal, with the length of multiplier 1; the references
     are the mean transition of harmful requests; both have the shape (layers,
@@ -57,51 +56,52 @@ class Steering(NamedTuple):
     multiplier: float = 0.0
 
     def on(self, network: Any, sign: int) -> AbstractContextManager[None]:
-        """Steer a network towards refusal (1) or away from it (-1) inside a `with`
-        block.
+        """Steer a network inside a `with` block.
+
+        It is steered towards refusal (1) or away from it (-1).
         """
         import torch
 
-        like = next(network.parameters())
         moves = torch.tensor(
             sign * self.multiplier * self.vectors,
-            dtype=like.dtype,
+            dtype=next(network.parameters()).dtype,
             device=network.device,
         )
-        every = range(self.first, self.last) if self.multiplier else ()
-        return inside.change_layers(
-            network, {layer: partial(torch.add, moves[layer]) for layer in every}
-        )
+        layers = range(self.first, self.last) if self.multiplier else ()
+        changes = {layer: partial(torch.add, moves[layer]) for layer in layers}
+        return inside.change_layers(network, changes)
 
     def harmful(self, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
-        """Return which requests are harmful, from activations before and behind the
-        assent.
+        """Return which requests are harmful.
+
+        The activations are those before and behind the assent.
         """
-        return mean_cosines(before - behind, self.references, self.first) >= self.limit
+        cosines = mean_cosines(before - behind, self.references, self.first)
+        return cosines >= self.limit
 
 
 def mean_cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
-    """Return the mean cosine of transitions with the references over layers from
-    `first` on, shape (prompts,).
+    """Return the mean cosine of transitions with the references, shape (prompts,).
+
+    The mean is over the layers from `first` on.
     """
-    moves, references = moves[:, first:], references[first:]
+    moves = moves[:, first:]
+    references = references[first:]
     lengths = np.linalg.norm(moves, axis=-1) * np.linalg.norm(references, axis=-1)
-    return ((moves * references).sum(axis=-1) / np.maximum(lengths, 1e-12)).mean(
-        axis=-1
-    )
+    products = (moves * references).sum(axis=-1)
+    return (products / np.maximum(lengths, 1e-12)).mean(axis=-1)
 
 
 def choose_cosine_limit(benign: np.ndarray, harmful: np.ndarray) -> float:
-    """Return the cosine with the highest balanced accuracy on training requests, the
-    lowest among equals.
+    """Return the cosine with the highest balanced accuracy on training requests.
+
+    Among equals it is the lowest.
     """
-    values = np.unique(np.concatenate([benign, harmful]))
-    return float(
-        max(
-            values,
-            key=lambda value: np.mean(harmful >= value) + np.mean(benign < value),
-        )
-    )
+
+    def accuracy(value: float) -> float:
+        return np.mean(harmful >= value) + np.mean(benign < value)
+
+    return float(max(np.unique(np.concatenate([benign, harmful])), key=accuracy))
 
 
 class SteeredModel(RemediedModel):
@@ -110,56 +110,56 @@ class SteeredModel(RemediedModel):
     def __init__(
         self, base: LocalBackend, parameters: dict[str, Any], steering: Steering
     ) -> None:
-        parts = (steering.vectors, steering.references, np.array([steering.limit]))
-        digest = hashlib.sha256(
-            b"".join(part.astype(np.float16).tobytes() for part in parts)
-        ).hexdigest()[:8]
+        learned_arrays = (
+            steering.vectors,
+            steering.references,
+            np.array([steering.limit]),
+        )
+        content = [array.astype(np.float16).tobytes() for array in learned_arrays]
+        digest = hashlib.sha256(b"".join(content)).hexdigest()[:8]
         learned = {
             "multiplier": steering.multiplier,
             "limit": round(steering.limit, 4),
             "vectors": digest,
         }
-        super().__init__(
-            base, parameters, learned, f"steered-{digest}-{steering.multiplier}"
-        )
-        self.steering, self.harmful = steering, pd.Series(dtype=bool)
+        state = f"steered-{digest}-{steering.multiplier}"
+        super().__init__(base, parameters, learned, state)
+        self.steering = steering
+        self.harmful = pd.Series(dtype=bool)  # by prompt_id
 
-    def answers(
-        self, corpus: Corpus, context: PromptContext, *rest: Any, **more: Any
-    ) -> Iterator[Traces]:
-        """Find the harmful requests, and ask."""
-        told = self.steering.harmful(
-            *read_transitions(LocalBackend(self.model), context, corpus, STEERING_BATCH)
-        )
-        self.harmful = pd.Series(told, index=corpus["prompt_id"])
-        return super().answers(corpus, context, *rest, **more)
+    def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
+        """Find the harmful requests, and query the model."""
+        model = LocalBackend(self.model)
+        prompts = workload.prompts
+        before, behind = read_transitions(model, context, prompts, STEERING_BATCH)
+        is_harmful = self.steering.harmful(before, behind)
+        self.harmful = pd.Series(is_harmful, index=prompts["prompt_id"])
+        return super().answers(workload, context)
 
-    def _asked(
-        self, groups: list[Any], prefix: tuple[int, ...], context: PromptContext
+    def answer_batches(
+        self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
     ) -> Iterator[Traces]:
-        for group in groups:
+        """Query batches, and steer harmful and harmless requests differently."""
+        for batch in batches:
             for sign in (1, -1):
-                own = [
+                alike = [
                     request
-                    for request in group
+                    for request in batch
                     if self.harmful[request.prompt_id] == (sign > 0)
                 ]
-                if own:
+                if alike:
                     with self.steering.on(self.model.network, sign):
-                        yield from super()._asked([own], prefix, context)
+                        yield from super().answer_batches([alike], prefix, context)
 
 
 def read_transitions(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return activations at the last token of prompts, and at the last token of the
-    assent behind them.
-    """
-    behind = replace(context, suffix=context.suffix + ASSENT_TEXT)
-    before, after = (
-        inside.read_activations(model, one, prompts, batch) for one in (context, behind)
-    )
-    return before, after
+    """Return activations at the last token of prompts, and of the assent behind them."""
+    assenting = replace(context, suffix=context.suffix + ASSENT_TEXT)
+    before = inside.read_activations(model, context, prompts, batch)
+    behind = inside.read_activations(model, assenting, prompts, batch)
+    return before, behind
 
 
 def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> Steering:
@@ -167,56 +167,56 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
 
     Choose the multiplier on the validation split.
     """
-    context, size, known = (
-        base.context,
-        base.settings.batch,
-        first_token.learn_refusal_rates(base, train),
-    )
-    benign, harmful = (
-        read_transitions(base.local, context, prompts, size) for prompts in train
-    )
-    away = harmful[0].mean(axis=0) - benign[0].mean(axis=0)
-    lengths = np.linalg.norm(benign[0], axis=-1).mean(axis=0)[:, None]
-    vectors = away / np.linalg.norm(away, axis=-1, keepdims=True) * lengths
-    references = (harmful[0] - harmful[1]).mean(axis=0)
-    depth = len(vectors)
-    first, last = round(depth / 3), round(depth * 2 / 3)
-    cosines = [
-        mean_cosines(before - behind, references, first)
-        for before, behind in (benign, harmful)
-    ]
-    untouched = Steering(
-        vectors, references, first, last, choose_cosine_limit(*cosines)
-    )
-    told = [
-        untouched.harmful(*read_transitions(base.local, context, prompts, size))
+    model = base.local
+    context = base.context
+    size = base.settings.batch
+    rates = first_token.learn_refusal_rates(base, train)
+    untouched = _learn_directions(base, train)
+    is_harmful = [
+        untouched.harmful(*read_transitions(model, context, prompts, size))
         for prompts in validation
     ]
 
-    def rejected(steering: Steering) -> tuple[np.ndarray, ...]:
-        found = []
-        for prompts, harmful in zip(validation, told, strict=True):
+    def rejected(steering: Steering) -> list[np.ndarray]:
+        sides = []
+        for prompts, harmful in zip(validation, is_harmful, strict=True):
             p = np.zeros(len(prompts))
             for sign, rows in ((1, harmful), (-1, ~harmful)):
-                if rows.any():
-                    with steering.on(base.local.model.network, sign):
-                        steps = inside.trace_first_steps(
-                            base.local, context, prompts[rows], size
-                        )
-                    p[rows] = refusal.p_refuse(steps, known)
-            found.append(p)
-        return tuple(found)
+                if not rows.any():
+                    continue
+                with steering.on(model.network, sign):
+                    steps = inside.trace_first_steps(
+                        model, context, prompts[rows], size
+                    )
+                p[rows] = refusal.p_refuse(steps, rates)
+            sides.append(p)
+        return sides
 
-    tried = [
-        untouched,
-        *(untouched._replace(multiplier=one) for one in STEERING_MULTIPLIERS),
-    ]
-    return (
-        first_token.choose_by_youden(
-            tried, rejected, float(rejected(untouched)[0].mean())
-        )
-        or untouched
+    tried = [untouched]
+    for multiplier in STEERING_MULTIPLIERS:
+        tried.append(untouched._replace(multiplier=multiplier))
+    share = float(rejected(untouched)[0].mean())
+    return first_token.choose_by_youden(tried, rejected, share) or untouched
+
+
+def _learn_directions(base: UntouchedSystem, train: Split) -> Steering:
+    """Learn all but the multiplier, which stays 0."""
+    model = base.local
+    context = base.context
+    size = base.settings.batch
+    benign, benign_behind = read_transitions(model, context, train.benign, size)
+    harmful, harmful_behind = read_transitions(model, context, train.twins, size)
+    away = harmful.mean(axis=0) - benign.mean(axis=0)
+    lengths = np.linalg.norm(benign, axis=-1).mean(axis=0)[:, None]
+    vectors = away / np.linalg.norm(away, axis=-1, keepdims=True) * lengths
+    references = (harmful - harmful_behind).mean(axis=0)
+    first = round(len(vectors) / 3)
+    last = round(len(vectors) * 2 / 3)
+    limit = choose_cosine_limit(
+        mean_cosines(benign - benign_behind, references, first),
+        mean_cosines(harmful - harmful_behind, references, first),
     )
+    return Steering(vectors, references, first, last, limit)
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
@@ -225,11 +225,8 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 
     def respondent() -> SteeredModel:
         learn = partial(learn_steering, base, train, validation)
-        return SteeredModel(
-            base.local,
-            parameters,
-            inside.load_or_learn(base, "steered", parameters, Steering, learn),
-        )
+        steering = inside.load_or_learn(base, "steered", parameters, Steering, learn)
+        return SteeredModel(base.local, parameters, steering)
 
     return RemediedSystem.asking(base, "steered", parameters, respondent)
 

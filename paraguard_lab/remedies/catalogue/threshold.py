@@ -22,38 +22,39 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 
     If no value may be chosen, the model decides.
     """
-    benign, _ = base.corpora
 
     @cache
     def learned() -> tuple[refusal.RefusalRates, float | None]:
-        known = first_token.learn_refusal_rates(base, train)
-        chosen = first_token.p_refuse_split(base, validation, known)
-        untouched = float(
-            (base.decide(benign, validation.benign)["label"] == "reject").mean()
+        rates = first_token.learn_refusal_rates(base, train)
+        p = first_token.p_refuse_split(base, validation, rates)
+        labels = base.decide(base.benign_corpus, validation.benign)
+        untouched = float((labels["label"] == "reject").mean())
+        limit = first_token.choose_by_youden(
+            np.unique(np.concatenate(p)),
+            lambda value: [side >= value for side in p],
+            untouched,
         )
-        limits = np.unique(np.concatenate(chosen))
-        return known, first_token.choose_by_youden(
-            limits, lambda value: tuple(p >= value for p in chosen), untouched
-        )
+        return rates, limit
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        traces, (known, limit) = base.traces(of, prompts), learned()
-        own = base.decide(of, prompts)
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        traces = base.traces(corpus_name, prompts)
+        rates, limit = learned()
+        labels = base.decide(corpus_name, prompts)
         if limit is None:
-            return own
-        return replace_decisions(
-            own, np.where(refusal.p_refuse(traces, known) >= limit, "reject", "accept")
-        )
+            return labels
+        rejected = refusal.p_refuse(traces, rates) >= limit
+        return replace_decisions(labels, np.where(rejected, "reject", "accept"))
 
     return RemediedSystem(decide)
 
 
-def replace_decisions(own: Labels, label: np.ndarray) -> Labels:
-    """Replace decisions; overturned rejections have no answer, since none was
-    generated.
+def replace_decisions(labels: Labels, label: np.ndarray) -> Labels:
+    """Replace decisions.
+
+    Overturned rejections have no answer, since none was generated.
     """
-    overturned = (own["label"] != "accept") & (label == "accept")
-    return own.assign(label=label, answer=own["answer"].mask(overturned))
+    overturned = (labels["label"] != "accept") & (label == "accept")
+    return labels.assign(label=label, answer=labels["answer"].mask(overturned))
 
 
 REMEDIES = (Remedy("threshold", "decision", "ours", apply),)

@@ -27,11 +27,11 @@ from paraguard_lab.remedies.contract import (
 from paraguard_lab.remedies.inside import learned_path
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion
+from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.settings import name_remedied
 
 LORA_RECIPE: dict[str, Any] = {
     "rank": 16,
@@ -41,61 +41,68 @@ LORA_RECIPE: dict[str, Any] = {
     "epochs": 4,
     "rows": 8,
 }
-"""LoRA's rank, scale and layers; learning rate, epochs and examples a step."""
+"""LoRA's rank, scale and layers; learning rate, epochs and examples per step."""
 
 MAX_PAIRS = 120  # pairs to learn from, at most, drawn by seed; as many twins are added
 ADAPTER_FILE = "adapter_model.safetensors"
+REPORT_FILE = "told.json"  # what `train_adapter` says of the training
+ANSWER_COLUMNS = [
+    "prompt_id",
+    "label",
+    "response",
+    "finish_reason",
+    "declined_later",
+]
 
 
 def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFrame:
     """Return the answers to benign prompts.
 
-    Those that were cut in clusters decided both ways are asked longer.
+    Those that were cut, in clusters decided both ways, are asked longer.
     """
-    of = next(iter(base.corpora))
-    own = base.decide(of, benign)
-    finished = base.traces(of, benign)["finish_reason"].to_numpy()
-    columns = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
-    usual = own.assign(finish_reason=finished, declined_later=False)[columns]
-    cut = (
-        (own["label"] == "accept")
-        & (own["answer"] == "on_topic")
+    labels = base.decide(base.benign_corpus, benign)
+    finished = base.traces(base.benign_corpus, benign)["finish_reason"].to_numpy()
+    answers = labels.assign(finish_reason=finished, declined_later=False)
+    answers = answers[ANSWER_COLUMNS]
+    is_cut = (
+        (labels["label"] == "accept")
+        & (labels["answer"] == "on_topic")
         & (finished != "stop")
     )
-    brittle = benign["cluster_id"].isin(
-        confusion.describe_flips(benign, own).query("mixed")["cluster_id"]
-    )
-    prompts = benign[cut.to_numpy() & brittle.to_numpy()]
+    flips = confusion.describe_flips(System.of(base.name, benign, labels))
+    mixed = flips.loc[flips["mixed"], "cluster_id"]
+    prompts = benign[is_cut.to_numpy() & benign["cluster_id"].isin(mixed).to_numpy()]
     if prompts.empty:
-        return usual
-    name = name_remedied(of, f"long-{stores.frame_hash(prompts[['prompt_id']])[:8]}")
-    how = (
-        base.local,
+        return answers
+    digest = stores.frame_hash(prompts[["prompt_id"]])[:8]
+    query = trace_store.Query(
+        base.reported_on(0).files(base.benign_corpus, f"long-{digest}"),
+        prompts,
         base.system_prompt,
         prompting.Decoding(LONG_ANSWER_TOKENS),
         base.settings.batch,
     )
-    longer = trace_store.query_model(base.store, name, prompts, *how)
-    return pd.concat(
-        [usual, label_long_answers(longer, prompts["text"])[columns]], ignore_index=True
-    )
+    traces = trace_store.query_model(base.local, query)
+    longer = label_long_answers(traces, prompts["text"])[ANSWER_COLUMNS]
+    return pd.concat([answers, longer], ignore_index=True)
 
 
 def make_training_rows(
     base: UntouchedSystem, split: Split, brittle: bool, seed: int
 ) -> pd.DataFrame:
-    """Return pairs of a split, and as many of its twins with a refusal, in random
-    order: prompt_id, text, response.
+    """Return pairs of a split, and as many of its twins with a refusal.
 
     A pair is a refused phrasing with an answer to an accepted one if `brittle`, else an
-    accepted one with its own. Raises DataError if there are none.
+    accepted one with its own. Columns: prompt_id, text, response; in random order.
+    Raises DataError if there are none.
     """
-    benign, of = split.benign, next(iter(base.corpora))
-    given = (benign, base.decide(of, benign), collect_complete_answers(base, benign))
-    pairs = tuning_data.pair_answers(*given, brittle=True)
+    benign = split.benign
+    labels = base.decide(base.benign_corpus, benign)
+    answers = collect_complete_answers(base, benign)
+    pairs = tuning_data.pair_answers(benign, labels, answers, brittle=True)
     count = min(MAX_PAIRS, len(pairs))
     if not brittle:
-        pairs = tuning_data.pair_answers(*given, brittle=False)
+        pairs = tuning_data.pair_answers(benign, labels, answers, brittle=False)
     if not count or pairs.empty:
         raise DataError(
             f"{base.name}: no refused phrasing has a complete answer to an accepted"
@@ -106,9 +113,8 @@ def make_training_rows(
         count, random_state=seed, replace=len(split.twins) < count
     )
     refused = twins[["prompt_id", "text"]].assign(response=REFUSAL_TEXT)
-    return pd.concat([pairs, refused], ignore_index=True).sample(
-        frac=1, random_state=seed, ignore_index=True
-    )
+    rows = pd.concat([pairs, refused], ignore_index=True)
+    return rows.sample(frac=1, random_state=seed, ignore_index=True)
 
 
 def tokenize_examples(
@@ -120,37 +126,38 @@ def tokenize_examples(
     """
     from paraguard_utils.models.engine import find_stop_tokens
 
-    tokenizer, made = model.reader.tokenizer, []
-    end = (
-        tokenizer.eos_token_id
-        if tokenizer.eos_token_id is not None
-        else find_stop_tokens(model.model)[0]
-    )
+    tokenizer = model.reader.tokenizer
+    end = tokenizer.eos_token_id
+    if end is None:
+        end = find_stop_tokens(model.model)[0]
+    examples = []
     for row in rows.itertuples():
-        asked = tokenizer(
-            context.prefix + row.text + context.suffix, add_special_tokens=False
-        )["input_ids"]
-        told = [*tokenizer(row.response, add_special_tokens=False)["input_ids"], end]
-        ids = [*asked, *told]
-        made.append(
-            {
-                "input_ids": ids,
-                "attention_mask": [1] * len(ids),
-                "labels": [-100] * len(asked) + told,
-            }
-        )
-    return made
+        prompt = context.prefix + row.text + context.suffix
+        prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        answer_ids = tokenizer(row.response, add_special_tokens=False)["input_ids"]
+        answer_ids = [*answer_ids, end]
+        ids = [*prompt_ids, *answer_ids]
+        example = {
+            "input_ids": ids,
+            "attention_mask": [1] * len(ids),
+            "labels": [-100] * len(prompt_ids) + answer_ids,
+        }
+        examples.append(example)
+    return examples
 
 
 def train_adapter(
     base: UntouchedSystem,
-    train: Split,
-    validation: Split,
-    brittle: bool,
+    train: pd.DataFrame,
+    held_out: pd.DataFrame,
     seed: int,
     folder: Path,
 ) -> None:
-    """Train an adapter and write it, with its examples and its losses."""
+    """Train an adapter and write it into a folder, with its examples and its losses.
+
+    `train` and `held_out` are from `make_training_rows`; the loss on the latter chooses
+    the epoch.
+    """
     from peft import LoraConfig, get_peft_model
     from transformers import (
         DataCollatorForSeq2Seq,
@@ -159,19 +166,17 @@ def train_adapter(
         set_seed,
     )
 
-    learned, held = (
-        make_training_rows(base, split, brittle, seed) for split in (train, validation)
-    )
-    sets = [
-        tokenize_examples(rows, base.local, base.context) for rows in (learned, held)
-    ]
+    examples = tokenize_examples(train, base.local, base.context)
+    held_out_examples = tokenize_examples(held_out, base.local, base.context)
     set_seed(seed)
-    rank, alpha, modules = (LORA_RECIPE[name] for name in ("rank", "alpha", "modules"))
     lora = LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules=modules, task_type="CAUSAL_LM"
+        r=LORA_RECIPE["rank"],
+        lora_alpha=LORA_RECIPE["alpha"],
+        target_modules=LORA_RECIPE["modules"],
+        task_type="CAUSAL_LM",
     )
     work = folder.with_name(f"{folder.name}.training")
-    adapted: Any = get_peft_model(base.load(packed=False).network, lora)
+    adapted: Any = get_peft_model(base.load().network, lora)
     trainer = Trainer(
         adapted,
         TrainingArguments(
@@ -190,30 +195,25 @@ def train_adapter(
             report_to=[],
             disable_tqdm=True,
         ),
-        train_dataset=sets[0],
-        eval_dataset=sets[1],
+        train_dataset=examples,
+        eval_dataset=held_out_examples,
         data_collator=DataCollatorForSeq2Seq(base.local.reader.tokenizer, padding=True),
     )
     trainer.train()
-    adapted.save_pretrained(str(work / "best"))
-    losses = (
-        pd.DataFrame(trainer.state.log_history)
-        .groupby("epoch")[["loss", "eval_loss"]]
-        .first()
-        .round(4)
-    )
-    told = {
-        "pairs": len(learned) // 2,
+    best = work / "best"
+    adapted.save_pretrained(str(best))
+    history = pd.DataFrame(trainer.state.log_history)
+    losses = history.groupby("epoch")[["loss", "eval_loss"]].first().round(4)
+    report = {
+        "pairs": len(train) // 2,
         "losses": losses.dropna().reset_index().to_dict("records"),
         "best_epoch": float(losses["eval_loss"].idxmin()),
         "seconds": round(float(trainer.state.log_history[-1]["train_runtime"]), 0),
-        "prompts": sorted(learned["prompt_id"]),
-        "held": sorted(held["prompt_id"]),
+        "prompts": sorted(train["prompt_id"]),
+        "held": sorted(held_out["prompt_id"]),
     }
-    (work / "best" / "told.json").write_text(
-        json.dumps(told, indent=1), encoding="utf-8"
-    )
-    (work / "best").rename(folder)
+    (best / REPORT_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    best.rename(folder)
     shutil.rmtree(work)
 
 
@@ -225,35 +225,26 @@ class TunedModel(RemediedModel):
     ) -> None:
         from peft import PeftModel
 
-        from paraguard_utils.models.cpu import pack_linear_layers
-
-        told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+        report = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
         digest = hashlib.sha256((folder / ADAPTER_FILE).read_bytes()).hexdigest()[:16]
-        learned = {
-            "adapter": digest,
-            **{
-                name: told[name]
-                for name in ("pairs", "losses", "best_epoch", "seconds")
-            },
-        }
+        learned = {"adapter": digest}
+        for name in ("pairs", "losses", "best_epoch", "seconds"):
+            learned[name] = report[name]
         super().__init__(base.local, parameters, learned, f"tuned-{digest}")
-        model = base.load(packed=False)
-        network = (
-            PeftModel.from_pretrained(model.network, str(folder))
-            .merge_and_unload()
-            .eval()
-        )
-        pack_linear_layers(network)
-        self.model = replace(model, network=network)
+        model = base.load()
+        adapted = PeftModel.from_pretrained(model.network, str(folder))
+        self.model = replace(model, network=adapted.merge_and_unload().eval())
 
 
 def apply(
     base: UntouchedSystem, train: Split, validation: Split, kind: str, seed: int
 ) -> RemediedSystem:
-    """Tune the model on brittle clusters, or as a control, unless its adapter is in the
-    store.
+    """Tune the model, unless its adapter is in the store.
+
+    The kind "tuned" learns on brittle clusters, "control" on others.
     """
-    name, brittle = f"{kind}-{seed}", kind == "tuned"
+    name = f"{kind}-{seed}"
+    brittle = kind == "tuned"
     parameters = {**LORA_RECIPE, "brittle": brittle, "seed": seed, "most": MAX_PAIRS}
 
     def respondent() -> TunedModel:
@@ -261,7 +252,9 @@ def apply(
         if not (folder / ADAPTER_FILE).is_file():
             print(f"{paths.display_path(folder)} is trained")
             folder.parent.mkdir(parents=True, exist_ok=True)
-            train_adapter(base, train, validation, brittle, seed, folder)
+            rows = make_training_rows(base, train, brittle, seed)
+            held_out = make_training_rows(base, validation, brittle, seed)
+            train_adapter(base, rows, held_out, seed, folder)
         return TunedModel(base, parameters, folder)
 
     return RemediedSystem.asking(base, name, parameters, respondent)

@@ -22,45 +22,44 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.schemas import Corpus, Labels, original_ids
 from paraguard_utils.settings import name_reworded
 
+# Isolation of the prompts of a corpus, in their order; NaN where it is not known
+Isolation = Callable[[str, Corpus], np.ndarray]
 
-def _veto(
-    base: UntouchedSystem,
-    validation: Split,
-    isolation: Callable[[str, Corpus], np.ndarray],
+
+def make_veto(
+    base: UntouchedSystem, validation: Split, isolation: Isolation
 ) -> Callable[[Labels, np.ndarray], Labels]:
-    """Return what overturns rejections by isolation (NaN: unknown), from a threshold
-    that `validation` chooses.
+    """Return a function that overturns rejections by their isolation.
+
+    The threshold is chosen on the `validation` split, once it is needed.
     """
 
     @cache
-    def chosen() -> float:
-        sides = [
-            (
-                (base.decide(of, prompts)["label"] == "reject").to_numpy(),
-                isolation(of, prompts),
-            )
-            for of, prompts in zip(base.corpora, validation, strict=True)
-        ]
+    def choose_threshold() -> float:
+        sides = []
+        for corpus_name, prompts in base.by_corpus(validation).items():
+            rejected = base.decide(corpus_name, prompts)["label"] == "reject"
+            sides.append((rejected.to_numpy(), isolation(corpus_name, prompts)))
 
-        def kept(threshold: float) -> tuple[np.ndarray, ...]:
-            return tuple(rejected & ~(score >= threshold) for rejected, score in sides)
+        def upheld(threshold: float) -> list[np.ndarray]:
+            return [rejected & ~(score >= threshold) for rejected, score in sides]
 
         # The highest overturns least; infinity overturns nothing, so one is always
         # found.
-        return (
-            first_token.choose_by_youden([np.inf, *VETO_THRESHOLDS[::-1]], kept, 1.0)
-            or 0.0
-        )
+        thresholds = [np.inf, *VETO_THRESHOLDS[::-1]]
+        return first_token.choose_by_youden(thresholds, upheld, 1.0) or 0.0
 
-    def overturn(own: Labels, score: np.ndarray) -> Labels:
-        overturned = (own["label"] == "reject").to_numpy() & (score >= chosen())
-        return replace_decisions(own, np.where(overturned, "accept", own["label"]))
+    def overturn(labels: Labels, score: np.ndarray) -> Labels:
+        rejected = (labels["label"] == "reject").to_numpy()
+        overturned = rejected & (score >= choose_threshold())
+        label = np.where(overturned, "accept", labels["label"])
+        return replace_decisions(labels, label)
 
     return overturn
 
@@ -68,19 +67,22 @@ def _veto(
 def apply_ideal(
     base: UntouchedSystem, train: Split, validation: Split
 ) -> RemediedSystem:
-    """Overturn a rejection by how the corpus decides its paraphrases: the ideal, which
-    nobody has when deciding.
+    """Overturn a rejection by how the corpus decides its paraphrases.
+
+    This is the ideal: nobody has these decisions when deciding.
     """
 
-    def isolation(of: str, prompts: Corpus) -> np.ndarray:
-        return evaluation.label_isolation(prompts, base.decide(of, prompts))
+    def isolation(corpus_name: str, prompts: Corpus) -> np.ndarray:
+        labels = base.decide(corpus_name, prompts)
+        return System.of(base.name, prompts, labels).isolation
 
-    overturn = _veto(base, validation, isolation)
+    overturn = make_veto(base, validation, isolation)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
         if prompts is None:
-            raise Missing(f"nobody wrote paraphrases of the prompts of {of}")
-        return overturn(base.decide(of, prompts), isolation(of, prompts))
+            raise Missing(f"nobody wrote paraphrases of the prompts of {corpus_name}")
+        labels = base.decide(corpus_name, prompts)
+        return overturn(labels, isolation(corpus_name, prompts))
 
     return RemediedSystem(decide)
 
@@ -90,23 +92,24 @@ def apply_reworded(
 ) -> RemediedSystem:
     """Look at rewordings of the rejected request, made by rules; each costs a query."""
 
-    def recorded(of: str, prompts: Corpus) -> np.ndarray:
-        own = base.decide(of, prompts)
-        if not base.store.has("labels", name_reworded(of), base.name):
-            return np.full(len(own), np.nan)
-        return share_accepted(
-            labelling.read_decisions(base.store, name_reworded(of), base.name), own
-        )
+    def recorded(corpus_name: str, prompts: Corpus) -> np.ndarray:
+        labels = base.decide(corpus_name, prompts)
+        files = base.files(name_reworded(corpus_name))
+        if not files.has("labels", base.name):
+            return np.full(len(labels), np.nan)
+        reworded = labelling.read_decisions(files, base.name)
+        return share_accepted(reworded, labels)
 
-    overturn = _veto(base, validation, recorded)
+    overturn = make_veto(base, validation, recorded)
 
-    def decide(of: str, prompts: Corpus | None) -> Labels:
-        own, again = base.decide(of, prompts), label_rewordings(base, of, prompts)
-        counts = original_ids(again["prompt_id"]).value_counts()
-        more = own["prompt_id"].map(counts).fillna(0) * (own["label"] == "reject")
-        return overturn(own, share_accepted(again, own)).assign(
-            queries=(1 + more).astype(int)
-        )
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        labels = base.decide(corpus_name, prompts)
+        reworded = label_rewordings(base, corpus_name, prompts)
+        counts = original_ids(reworded["prompt_id"]).value_counts()
+        more = labels["prompt_id"].map(counts).fillna(0)
+        more *= labels["label"] == "reject"
+        decided = overturn(labels, share_accepted(reworded, labels))
+        return decided.assign(queries=(1 + more).astype(int))
 
     return RemediedSystem(decide)
 
