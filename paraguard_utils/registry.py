@@ -1,5 +1,7 @@
-"""Read what is published: the systems of `data/systems.csv`, the system prompts and guards of
-`data/*.yaml`.
+"""Read what is published: systems, system prompts and guards.
+
+Chat systems are listed in `data/systems.csv`, guards in `data/guards.yaml`, system
+prompts in `data/system_prompts.yaml`.
 """
 
 import re
@@ -114,7 +116,7 @@ def published_systems(*kinds: str) -> pd.DataFrame:
     frame indexed by system.
     """
     return (
-        _systems(paths.DATA / "systems.csv").query("kind in @kinds").set_index("system")
+        _systems(paths.DATA).query("kind in @kinds").set_index("system")
     )
 
 
@@ -140,7 +142,7 @@ def display_titles(names: Iterable[str]) -> list[str]:
 
     What is not published keeps its name.
     """
-    known = _systems(paths.DATA / "systems.csv").set_index("system")["title"]
+    known = _systems(paths.DATA).set_index("system")["title"]
     models = {
         name.rpartition("--")[0]: title.partition(",")[0]
         for name, title in known.items()
@@ -149,9 +151,24 @@ def display_titles(names: Iterable[str]) -> list[str]:
     return [known.get(name, models.get(name, name)) for name in names]
 
 
-@cache  # tables and figures ask for titles again and again
-def _systems(path: Path) -> pd.DataFrame:
-    return stores.read_file(path, "systems")
+@cache  # tables and figures need titles again and again
+def _systems(data: Path) -> pd.DataFrame:
+    """Return the chat systems of `systems.csv` and the guards of `guards.yaml`."""
+    chat = stores.read_file(data / "systems.csv", "systems")
+    guards = []
+    for name, entry in guard_entries("panel").items():
+        guards.append(
+            {
+                "system": name,
+                "kind": "refusal" if entry["kind"] == "refusal" else "guard",
+                "model": entry.get("model", name),
+                "instruction": None,
+                "default": "yes" if entry.get("default") else "no",
+                "title": entry.get("title", name),
+            }
+        )
+    listed = pd.DataFrame(guards, columns=chat.columns).astype(chat.dtypes)
+    return pd.concat([chat, listed], ignore_index=True)
 
 
 @cache

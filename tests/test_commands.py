@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import servers
+import yaml
 from test_live import has_model
 
 from paraguard_utils import paths, registry, stores, unsafe
@@ -168,16 +169,19 @@ def clone(tmp_path_factory, tiny_folder):
     own = unsafe.benign_cluster_of(twins["cluster_id"]).isin(seeds["seed_id"])
     twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
     listed = pd.read_csv(root / "data/systems.csv", keep_default_na=False)
-    guards = listed[listed["kind"] == "guard"]
-    chat = listed[listed["default"].eq("yes") & listed["kind"].eq("chat")].assign(
-        model=str(tiny_folder)
-    )
+    chat = listed[listed["default"].eq("yes")].assign(model=str(tiny_folder))
     name = loading.resolve_model(str(tiny_folder)).name
     chat["system"] = [
         prompting.make_system_name(name, system_prompt)
         for system_prompt in chat["instruction"]
     ]
-    pd.concat([chat, guards]).to_csv(root / "data/systems.csv", index=False)
+    chat.to_csv(root / "data/systems.csv", index=False)
+    # Own refusals would need the answers of models that are not asked here.
+    guards = yaml.safe_load((root / "data/guards.yaml").read_text(encoding="utf-8"))
+    for guard in [*guards["panel"]]:
+        if guards["panel"][guard]["kind"] == "refusal":
+            del guards["panel"][guard]
+    (root / "data/guards.yaml").write_text(yaml.safe_dump(guards), encoding="utf-8")
     return root
 
 

@@ -78,33 +78,35 @@ GUARD = {
             f"""
 panel:
   tabulate:
+    title: Shouted
     kind: package
     version: {VERSION}
+    sha256: "{'0' * 64}"
     threshold: 0.5
     axis: toxicity
     licence: MIT
-    citation: ours
+    citation: https://example.org
     about: rejects what is shouted
 """
         ),
     },
-    "data/systems.csv": {
-        "\nalt-profanity-check,guard,": (
-            "\ntabulate,guard,tabulate,,no,Shouted\nalt-profanity-check,guard,"
-        ),
-    },
     "paraguard_utils/guards/packaged.py": {
-        "\n_PACKAGES: ": (
+        '\n@_loads("hatesonar")\n': (
             """
-def _shouted(files):
+@_loads("tabulate")
+def _load_tabulate(files):
     return lambda texts: [float(text.isupper()) for text in texts]
 
 
-_PACKAGES: """
+@_loads("hatesonar")
+"""
         ),
-        '    "hatesonar": ': '    "tabulate": _shouted,\n    "hatesonar": ',
     },
-    "requirements-guards.txt": {"\nhatesonar==": f"\ntabulate=={VERSION}\nhatesonar=="},
+    "requirements-guards.txt": {
+        "\nhatesonar==": (
+            f"\ntabulate=={VERSION} --hash=sha256:{'0' * 64}\nhatesonar=="
+        ),
+    },
 }
 
 REMEDY = {
@@ -167,7 +169,7 @@ assert labelling.convert_labels(labels, given.labeller)["label"].eq("accept").al
     ),
     "guard": (
         GUARD,
-        4,
+        3,
         """
 from paraguard_utils import registry
 from paraguard_utils.guards import panel

@@ -15,7 +15,8 @@ from paraguard_tools.guards.formats import (
     read_service_score,
     render_turns,
 )
-from paraguard_tools.servers import served
+from paraguard_tools.servers.client import Client
+from paraguard_tools.servers.served import ServerBackend
 from paraguard_utils.errors import DataError, ModelError
 from paraguard_utils.guards.contract import GuardNotes, GuardOptions, GuardScorer
 from paraguard_utils.models import loading
@@ -24,7 +25,7 @@ SERVICE_RETRIES = 2  # of a call to a moderation service
 
 
 def make_served_scorer(
-    name: str, entry: DeployedEntry, backend: served.ServerBackend, notes: GuardNotes
+    name: str, entry: DeployedEntry, backend: ServerBackend, notes: GuardNotes
 ) -> GuardScorer:
     """Return the scorer of a guard behind a server.
 
@@ -120,8 +121,7 @@ def make_service_scorer(
         )
     if not key:
         raise ModelError(f"the guard {name}: its service has no key; set {call.key}")
-    # This client, which retries, can call any service.
-    client = served.ServerBackend(name, address).client
+    client = Client(address, name).library
     import openai
 
     headers = fill_template(call.headers, key=key)

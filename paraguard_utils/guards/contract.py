@@ -107,11 +107,11 @@ class GuardMaker(Protocol):
     """A function that makes the guards of a kind from their entries."""
 
     def __call__(
-        self, name: str, entry: Mapping[str, Any], options: GuardOptions
+        self, name: str, fields: Mapping[str, Any], options: GuardOptions
     ) -> Guard:
-        """Return the guard.
+        """Return the guard of an entry with these fields.
 
-        Raise SettingsError if the entry does not fit its kind.
+        Raise SettingsError if they do not fit its kind.
         """
 
 

@@ -28,7 +28,7 @@ class GuardEntry(BaseModel):
     kind: str = ""
     name: Annotated[str, Field(min_length=1)] = ""
     title: str = ""
-    default: bool = True
+    default: bool = False
     axis: str = "policy"
     licence: str = "unstated"
     citation: str = "unstated"

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from paraguard_tools.guards import deployed, endpoints, formats, prompted
-from paraguard_tools.servers import served
+from paraguard_tools.servers import client, served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
@@ -833,7 +833,7 @@ def test_a_long_text_loses_its_end_never_the_instruction_and_is_noted(family, fo
     asks = asking(family, folders(family))
     ids = asks.model.tokenizer
     whole, run = asks.prompt(LONG, "", asks.entry.runs[0]), asks.entry.runs[0]
-    cut = asks._fitted(LONG, LONG, "", run)
+    cut = asks._fit_prompt(LONG, "", run)
     count = len(ids(cut, add_special_tokens=False)["input_ids"])
     assert len(ids(whole, add_special_tokens=False)["input_ids"]) > 4096
     assert (
@@ -841,10 +841,10 @@ def test_a_long_text_loses_its_end_never_the_instruction_and_is_noted(family, fo
     )  # a cut text may be one of a few tokens more or fewer
     before, _, after = asks.prompt("\x00", "", run).partition("\x00")
     assert cut.startswith(before) and cut.endswith(after) and asks.notes.cut == {LONG}
-    asks._fitted(TEXT, TEXT, "", run)
+    asks._fit_prompt(TEXT, "", run)
     assert asks.notes.cut == {LONG}
-    both = asks._fitted(
-        TEXT, TEXT, LONG, run
+    both = asks._fit_prompt(
+        TEXT, LONG, run
     )  # an answer is cut, the request to it is not
     assert TEXT in both and asks.notes.cut == {LONG, TEXT}
 
@@ -1364,7 +1364,7 @@ def endpoint(reply):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(system=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", asked
@@ -1745,7 +1745,7 @@ def test_a_guard_that_no_server_can_ask_is_one_error(name):
 
 def test_a_guard_at_a_server_that_is_not_there_is_one_error(monkeypatch):
     pytest.importorskip("openai")
-    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 0.0)
     with pytest.raises(SettingsError, match="there is no guard"):
         panel.load_guard(
             "openai/no-owner", GuardOptions(base_url="http://127.0.0.1:1/v1")
