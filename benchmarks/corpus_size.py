@@ -46,14 +46,13 @@ def ask(size, options):
     model = loading.load_model(loading.resolve_model(options.model))
     loaded = time.perf_counter()
     for system_prompt in options.system_prompts:
-        trace_store.query_model(
-            store,
-            f"size-{size}",
+        query = trace_store.Query(
+            stores.CorpusFiles(store, f"size-{size}"),
             corpus,
-            model,
             system_prompt,
             prompting.Decoding(options.new),
         )
+        trace_store.query_model(model, query)
     seconds = time.perf_counter() - loaded
     asked = size * len(options.system_prompts)
     shutil.rmtree(store.writes)

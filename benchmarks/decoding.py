@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.cpu import FittedThreads, PackedLinear
+from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.engine import (
     Engine,
     count_shared_tokens,
@@ -82,9 +82,7 @@ def kind(operation: str) -> str:
 def products(model: loading.LoadedModel) -> list[tuple[torch.nn.Module, int, int]]:
     """Return the layers that multiply by a matrix, each with its columns in and out."""
     found = [
-        layer
-        for layer in model.network.modules()
-        if isinstance(layer, torch.nn.Linear | PackedLinear)
+        layer for layer in model.network.modules() if isinstance(layer, torch.nn.Linear)
     ]
     return [(layer, layer.weight.size(1), layer.weight.size(0)) for layer in found]
 

@@ -230,19 +230,19 @@ def measure(options, corpus):
     """
     source = loading.resolve_model(options.model)
     table, usual = [], None
-    plain = loading.load_model(source, packed=False)
+    model = loading.load_model(source)
     frame = prompting.PromptContext(
         source.weights_id,
         "float32",
         *prompting.render_system_prompt(
-            plain.tokenizer, registry.system_prompts()[options.system_prompt]["text"]
+            model.tokenizer, registry.system_prompts()[options.system_prompt]["text"]
         ),
         prompting.Decoding(options.new),
     )
-    requests = prompting.tokenize_prompts(corpus, plain.tokenizer, frame)
-    flops = prefill_flops(plain, requests)
+    requests = prompting.tokenize_prompts(corpus, model.tokenizer, frame)
+    flops = prefill_flops(model, requests)
     engine(
-        plain, requests[:4], 4, 4
+        model, requests[:4], 4, 4
     )  # the first calls of a process are slow, and not what is measured
 
     def timed(way, ask, *args, dtype=torch.float32):
@@ -250,7 +250,7 @@ def measure(options, corpus):
         started = time.perf_counter()
         found = ask(*args)
         seconds = time.perf_counter() - started
-        row = compared(way, found, seconds, usual or found, plain.tokenizer)
+        row = compared(way, found, seconds, usual or found, model.tokenizer)
         # Other work on the machine comes and goes: the peak is the better of just
         # before and just after.
         table.append(row | {"peak_gflops": max(before, peak(dtype))})
@@ -261,11 +261,10 @@ def measure(options, corpus):
         )
         return found
 
-    usual = timed(USUAL, generated, plain, requests, 1, options.new)
-    packed = loading.load_model(source)
+    usual = timed(USUAL, generated, model, requests, 1, options.new)
     for _ in range(options.repeats):
-        timed(GENERATE, generated, plain, requests, 16, options.new)
-        timed(ENGINE, engine, packed, requests, 128, options.new)
+        timed(GENERATE, generated, model, requests, 16, options.new)
+        timed(ENGINE, engine, model, requests, 128, options.new)
         if source.path.suffix == ".gguf" and find_spec("llama_cpp"):
             timed(
                 "llama.cpp, the GGUF file, one at a time, no trace",
@@ -278,19 +277,11 @@ def measure(options, corpus):
         timed(
             f"engine, float32, batch {size}",
             engine,
-            packed,
+            model,
             requests,
             size,
             options.new,
         )
-    timed(
-        "engine, float32, plain layers, batch 128",
-        engine,
-        plain,
-        requests,
-        128,
-        options.new,
-    )
     half = loading.load_model(source, "bfloat16")
     timed(
         "engine, bfloat16, batch 128",

@@ -114,9 +114,9 @@ def chat(store, corpus, name):
     (None: it says neither).
     """
     model = loading.load_model(loading.resolve_model(name))
-    traces = trace_store.query_model(
-        store, NAME, corpus, model, SYSTEM_PROMPT, prompting.Decoding(4)
-    )
+    files = stores.CorpusFiles(store, NAME)
+    query = trace_store.Query(files, corpus, SYSTEM_PROMPT, prompting.Decoding(4))
+    traces = trace_store.query_model(model, query)
     trace_store.write_tokens(store, model, [traces])
     words = {
         number: model.tokenizer.decode([number]).strip().lower()

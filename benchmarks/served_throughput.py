@@ -22,7 +22,7 @@ from pathlib import Path
 import openai
 import pandas as pd
 
-from paraguard_tools.servers import served
+from paraguard_tools.servers import completions, served
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting, trace_store
 
@@ -35,14 +35,14 @@ async def bare(
     url: str,
     name: str,
     prompts: pd.DataFrame,
-    telling: served.Capabilities,
+    telling: completions.Capabilities,
     new: int,
     concurrency: int,
 ) -> None:
     """Ask all prompts, so many at a time, and forget the answers."""
     gate, framing = (
         asyncio.Semaphore(concurrency),
-        served.PromptLayout(registry.system_prompts()[SYSTEM_PROMPT]["text"], ""),
+        completions.PromptLayout(registry.system_prompts()[SYSTEM_PROMPT]["text"], ""),
     )
     async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
 
@@ -63,9 +63,9 @@ def stored(
     store = stores.Store("served-throughput")
     shutil.rmtree(store.writes, ignore_errors=True)
     decoding = prompting.Decoding(new)
-    traces = trace_store.query_model(
-        store, "prompts", prompts, model, SYSTEM_PROMPT, decoding
-    )
+    files = stores.CorpusFiles(store, "prompts")
+    query = trace_store.Query(files, prompts, SYSTEM_PROMPT, decoding)
+    traces = trace_store.query_model(model, query)
     assert traces["response"].notna().all()
     shutil.rmtree(store.writes)
 
@@ -112,16 +112,16 @@ def main() -> None:
                 url,
                 "smollm2",
                 prompts.head(8),
-                served.Capabilities("full", 64, "max_tokens"),
+                completions.Capabilities("full", 64, "max_tokens"),
                 8,
                 8,
             )
         )  # warms up
         for _ in range(options.repeats):
             for asked, (level, top) in ASKED.items():
-                telling = served.Capabilities(level, top, "max_tokens")
+                telling = completions.Capabilities(level, top, "max_tokens")
                 model = served.ServerBackend("smollm2", url, options.concurrency)
-                model.__dict__["telling"] = telling
+                model.__dict__["capabilities"] = telling
                 ways = {
                     "bare asyncio client": lambda told=telling: asyncio.run(
                         bare(

@@ -53,19 +53,18 @@ def run_here(stem, **parameters):
         exec(cell.source, namespace)
 
 
+def mine():
+    """The files of the corpus `mine` in the store `test`."""
+    return stores.CorpusFiles(stores.Store("test"), "mine")
+
+
 def ask(prompts, model, system_prompt="safety", batch=2, tokens=6, **options):
     """Ask into the store `test`."""
     decoding = prompting.Decoding(tokens)
-    return trace_store.query_model(
-        stores.Store("test"),
-        "mine",
-        prompts,
-        model,
-        system_prompt,
-        decoding,
-        batch,
-        **options,
+    query = trace_store.Query(
+        mine(), prompts, system_prompt, decoding, batch, **options
     )
+    return trace_store.query_model(model, query)
 
 
 def same(first, second):

@@ -7,7 +7,7 @@ import pandas as pd
 from paraguard_utils.labels import refusals
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.schemas import Labels
-from paraguard_utils.stores import Store
+from paraguard_utils.stores import CorpusFiles, Store
 from paraguard_utils.text import replace_control
 
 JUDGE_RUBRIC = "judge-1"
@@ -35,7 +35,7 @@ def judge_answers(
     name: str,
     model: loading.LoadedModel,
     answers: pd.DataFrame,
-    batch: int = trace_store.BATCH_SIZE,
+    batch: int = prompting.BATCH_SIZE,
 ) -> Labels:
     """Let a model judge answers (prompt_id, response or None, finish_reason).
 
@@ -52,9 +52,10 @@ def judge_answers(
     prompts = asked.assign(text=asked["response"].map(write_judge_question))[
         ["prompt_id", "text"]
     ]
-    traces = trace_store.query_model(
-        store, name, prompts, model, "judge", prompting.Decoding(4), batch
+    query = trace_store.Query(
+        CorpusFiles(store, name), prompts, "judge", prompting.Decoding(4), batch
     )
+    traces = trace_store.query_model(model, query)
     replies = answers["prompt_id"].map(
         traces.set_index("prompt_id")["response"].str.strip()
     )

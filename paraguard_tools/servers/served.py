@@ -32,6 +32,7 @@ from paraguard_utils.errors import ModelError
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import (
+    SERVED_DTYPE,
     SERVED_SUFFIX,
     Decoding,
     PromptContext,
@@ -42,7 +43,6 @@ from paraguard_utils.models.prompting import (
 from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.settings import SERVED_PREFIX, QueryOptions
 
-SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
 # The decoding of a model that accepts no temperature
 OWN_TEMPERATURE = "the server's own temperature"
 MAX_FAILURES = 8  # prompts that may fail one after another before we stop

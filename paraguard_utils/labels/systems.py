@@ -1,443 +1,331 @@
-"""Ask the systems, which are the systems that accept or reject prompts, and label their
-answers.
-"""
+"""Query the systems, which accept or reject prompts, and label their answers."""
 
 import contextlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.labels import judge
-from paraguard_tools.servers import ray_cluster, served
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core import decisions, disagreement
+from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import backends, loading, local, prompting, trace_store
+from paraguard_utils.labels.preflight import print_preflight
+from paraguard_utils.models import backends, local, prompting, trace_store
+from paraguard_utils.models.backends import Backend, BackendSource
+from paraguard_utils.models.trace_store import Query
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import RAY_DEVICE, TWINS, XSTEST, QuerySettings
-from paraguard_utils.stores import Store
+from paraguard_utils.settings import (
+    FILE_SCHEME,
+    TWINS,
+    XSTEST,
+    QueryOptions,
+    QuerySettings,
+)
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 
-def print_preflight(
-    store: Store,
-    corpus_name: str,
-    size: int,
-    names: Sequence[str],
-    settings: QuerySettings,
-    kind: str = "traces",
-) -> int:
-    """Print on stderr how much is left to ask the systems `names`, of `size` prompts
-    each, and return what is done.
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What querying the systems gave.
 
-    Files of `kind` show what was asked (`labels`, if only these are kept), with this
-    max_new_tokens and dtype.
+    `traces` are by chat system, in the order of the prompts. Unless `complete`, there
+    are prompts without an answer yet, so that nothing can be labelled; `message` says
+    what to do then.
     """
-    dtype = served.SERVED_DTYPE if settings.base_url else settings.dtype
-    way = {
-        "decoding": asdict(prompting.Decoding(settings.max_new_tokens)),
-        "dtype": dtype,
-    }
-    done, alike = 0, []
-    for name in names:
-        file = store.path(kind, corpus_name, name)
-        known = stores.read_meta(file)
-        current = (
-            known.get("inputs", {}).get("labeller", labelling.LABELLER)
-            == labelling.LABELLER
-        )
-        asked = [file] if current and way.items() <= known.items() else []
-        parts = (
-            part
-            for apart in ("", "labelled")
-            for part in stores.Parts(file, kind, apart).files()
-        )
-        for part in [*asked, *parts]:
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # missing or damaged: asked again
-                of_parquet, only = (
-                    part.suffix == ".parquet",
-                    ["prompt_id"],
-                )  # the rest of traces is large
-                done += len(
-                    pd.read_parquet(part, columns=only)
-                    if of_parquet
-                    else pd.read_csv(part, usecols=only)
-                )
-        earlier = stores.read_meta(
-            stores.Store(stores.RECORDED).path(kind, corpus_name, name)
-        )
-        if (
-            earlier.get("asked_now")
-            and (way | {"device": settings.device}).items() <= earlier.items()
-        ):
-            alike.append(earlier)
-    total = size * len(names)
-    line = (
-        f"preflight: {total} prompts to ask ({size} x {len(names)} systems),"
-        f" {min(done, total)} already done"
-    )
-    left = max(total - done, 0)
-    if left and len(alike) == len(names):
-        minutes = (
-            left
-            * sum(meta["seconds"] / meta["asked_now"] / 60 for meta in alike)
-            / len(alike)
-        )
-        memory = max(meta.get("peak_gb", 0) for meta in alike)
-        line += (
-            f", about {minutes:.0f} min and {memory:.1f} GB of memory, as in the"
-            " recorded run"
-        )
-    elif left:
-        line += "; the progress bar tells the minutes after the first batch"
-    print(line, file=sys.stderr, flush=True)
-    return done
+
+    traces: dict[str, Traces]
+    complete: bool = True
+    message: str = ""
 
 
-def ask_systems(
-    store: Store, corpus_name: str, corpus: Corpus, settings: QuerySettings
-) -> dict[str, Traces]:
-    """Return traces by chat system, in corpus order; live stores ask what they lack.
+def ask_systems(files: CorpusFiles, prompts: Corpus, settings: QuerySettings) -> Asked:
+    """Return the traces of all chat systems; a live store queries what it lacks.
 
-    `stop` or a shard ends the run.
+    `settings.stop`, a shard, and batch files without answers leave them incomplete.
     """
-    prompting.check_prompts(corpus)
-    if store.recorded:
-        listed = registry.published_systems("chat")
-        decoding = prompting.Decoding(settings.max_new_tokens)
-        return {
-            name: trace_store.read_traces(
-                store, corpus_name, corpus, name, decoding, settings.dtype
-            )
-            for name in listed.index[
-                listed["instruction"].isin(settings.system_prompts)
-            ]
-        }
+    prompting.check_prompts(prompts)
+    if files.recorded:
+        return Asked(_read_recorded_traces(files, prompts, settings))
     if settings.stop:
-        _ask_until_sure(store, corpus_name, corpus, settings)
-        raise SystemExit(0)  # papermill takes 0 as an end
-    found = _asked(store, corpus_name, corpus, settings)
-    if not settings.shard and all(
-        len(frame) == len(corpus) for frame in found.values()
-    ):
-        return found
-    # A shard, or what waits for files to be answered, ends here after its part of the
-    # twins: labels need all answers.
-    if _twins_to_ask(store, settings):
-        _asked(
-            store,
-            settings.twins,
-            store.read_earlier("corpus", settings.twins),
-            _for_twins(settings),
-        )
+        _ask_until_sure(files, prompts, settings)
+        return Asked({}, complete=False)
+    traces = _query_all(files, prompts, settings)
+    is_whole = all(len(frame) == len(prompts) for frame in traces.values())
+    if is_whole and not settings.shard:
+        return Asked(traces)
+    # Labels need all answers, so that this run ends here, after its part of the twins.
+    twins = _find_twins(files, settings)
+    if twins:
+        _query_all(twins, twins.prompts, settings.for_twins())
+    message = ""
     if settings.shard:
-        told = (
+        message = (
             f"shard {settings.shard} is asked; when all are, 02_querying without"
             " `shard` puts them together"
         )
-        print(told, file=sys.stderr)
-    raise SystemExit(0)
+    return Asked(traces, complete=False, message=message)
+
+
+def _read_recorded_traces(
+    files: CorpusFiles, prompts: Corpus, options: QueryOptions
+) -> dict[str, Traces]:
+    listed = registry.published_systems("chat")
+    wanted = listed[listed["instruction"].isin(options.system_prompts)]
+    decoding = prompting.Decoding(options.max_new_tokens)
+    traces = {}
+    for system in wanted.index:
+        traces[system] = trace_store.read_traces(
+            files, system, prompts, decoding, options.dtype
+        )
+    return traces
+
+
+def _list_systems(sources: Sequence[BackendSource], options: QueryOptions) -> list[str]:
+    return [
+        prompting.make_system_name(source.name, system_prompt)
+        for source in sources
+        for system_prompt in options.system_prompts
+    ]
 
 
 def _ask_until_sure(
-    store: Store, corpus_name: str, corpus: Corpus, settings: QuerySettings
+    files: CorpusFiles, prompts: Corpus, settings: QuerySettings
 ) -> None:
-    """Ask clusters in random order until it is sure whether DR lies above
-    `settings.stop`; print a line a system.
+    """Query clusters in random order until DR is known to exceed `stop`, or not to.
 
-    What was asked stays, so that a later run without `stop` asks the rest only.
+    Print a line per system. What was queried is kept, so that a later run without
+    `stop` queries the rest only.
     """
     sources = backends.resolve_backends(settings)
-    order = np.random.default_rng(settings.seed).permutation(
-        corpus["cluster_id"].unique()
-    )
-    decoding = prompting.Decoding(settings.max_new_tokens)
-    names = [
-        prompting.make_system_name(source.name, system_prompt)
-        for source in sources
-        for system_prompt in settings.system_prompts
-    ]
-    print_preflight(store, corpus_name, len(corpus), names, settings)
+    systems = _list_systems(sources, settings)
+    print_preflight(files, len(prompts), systems, settings)
+    clusters = prompts["cluster_id"].unique()
+    order = np.random.default_rng(SEED).permutation(clusters)
     for source in sources:
         model = source.open(settings)
         for system_prompt in settings.system_prompts:
-
-            def decide(
-                clusters: np.ndarray,
-                system_prompt: str = system_prompt,
-                model: backends.Backend = model,
-            ) -> pd.DataFrame:
-                part = corpus[corpus["cluster_id"].isin(clusters)]
-                given = (
-                    store,
-                    corpus_name,
-                    part,
-                    model,
-                    system_prompt,
-                    decoding,
-                    settings.batch,
-                )
-                labels = labelling.label_answers(
-                    trace_store.query_model(*given, trial=True), part
-                )
-                return part.assign(
-                    refused=decisions.as_refused(labels["label"], blocked=False)
-                )
-
-            found = disagreement.judge_until_sure(order, decide, settings.stop)
-            print(
-                f"{prompting.make_system_name(model.name, system_prompt)}: {found.line}"
+            query = Query(
+                files,
+                prompts,
+                system_prompt,
+                prompting.Decoding(settings.max_new_tokens),
+                settings.batch,
+                trial=True,
             )
+            decide = partial(_decide_clusters, model=model, query=query)
+            verdict = disagreement.judge_until_sure(order, decide, settings.stop)
+            system = prompting.make_system_name(model.name, system_prompt)
+            print(f"{system}: {verdict.line}")
 
 
-def _asked(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
+def _decide_clusters(
+    clusters: np.ndarray, model: Backend, query: Query
+) -> pd.DataFrame:
+    """Query some clusters, and return their prompts with a column `refused`."""
+    is_chosen = query.prompts["cluster_id"].isin(clusters)
+    prompts = query.prompts[is_chosen]
+    traces = trace_store.query_model(model, replace(query, prompts=prompts))
+    labels = labelling.label_answers(traces, prompts)
+    refused = decisions.as_refused(labels["label"], blocked=False)
+    return prompts.assign(refused=refused)
+
+
+def _query_all(
+    files: CorpusFiles,
+    prompts: Corpus,
     settings: QuerySettings,
     labels_only: bool = False,
 ) -> dict[str, pd.DataFrame]:
-    """Ask the user's model, or the default ones, what a live store lacks.
+    """Query the user's model, or the default ones, for what a live store lacks.
 
-    Return what is kept, by system.
+    Return what is kept, by system: traces, or labels if only these are.
     """
     withheld = None
-    if labels_only or unsafe.asks_for_harm(corpus):
-        withheld = labelling.label_in_memory(corpus, numbers=not labels_only)
+    if labels_only or unsafe.asks_for_harm(prompts):
+        withheld = labelling.label_in_memory(prompts, numbers=not labels_only)
         print(
-            f"{corpus_name} asks for harm: answers are labelled in memory, and only"
+            f"{files.name} asks for harm: answers are labelled in memory, and only"
             " labels are kept",
             file=sys.stderr,
         )
-    decoding = prompting.Decoding(settings.max_new_tokens)
-    found: dict[str, pd.DataFrame] = {}
-    if not settings.base_url:
-        (
-            ray_cluster.connect_ray()
-            if settings.device == RAY_DEVICE
-            else loading.check_device(settings.device)
-        )
     # Every name is resolved before the first, expensive, load.
     sources = backends.resolve_backends(settings)
-    names = [
-        prompting.make_system_name(source.name, system_prompt)
-        for source in sources
-        for system_prompt in settings.system_prompts
-    ]
-    print_preflight(
-        store,
-        corpus_name,
-        len(corpus),
-        names,
-        settings,
-        "labels" if labels_only else "traces",
-    )
-    trial = settings.limit > 0 and corpus_name == settings.corpus
-    query = partial(
-        trace_store.query_model,
-        store,
-        corpus_name,
-        corpus,
-        decoding=decoding,
-        batch=settings.batch,
-    )
-    query = partial(query, withheld=withheld, shard=settings.parts(), trial=trial)
+    kind = "labels" if labels_only else "traces"
+    systems = _list_systems(sources, settings)
+    print_preflight(files, len(prompts), systems, settings, kind)
+    kept: dict[str, pd.DataFrame] = {}
     for source in sources:
         model = source.open(settings)
-        own = {
-            prompting.make_system_name(model.name, system_prompt): query(
-                model, system_prompt
+        of_model = {}
+        for system_prompt in settings.system_prompts:
+            query = Query(
+                files,
+                prompts,
+                system_prompt,
+                prompting.Decoding(settings.max_new_tokens),
+                settings.batch,
+                withheld,
+                settings.parts(),
+                trial=settings.limit > 0 and files.name == settings.corpus,
             )
-            for system_prompt in settings.system_prompts
-        }
+            system = prompting.make_system_name(model.name, system_prompt)
+            of_model[system] = trace_store.query_model(model, query)
         if not labels_only and isinstance(model, local.WeightsBackend):
-            trace_store.write_tokens(store, model, own.values())
-        found |= own
-    return found
+            trace_store.write_tokens(files.store, model, of_model.values())
+        kept |= of_model
+    return kept
 
 
 def ask_labels_only(
-    store: Store, corpus_name: str, corpus: Corpus | None, settings: QuerySettings
+    files: CorpusFiles, prompts: Corpus | None, settings: QuerySettings
 ) -> dict[str, Labels]:
-    """Return, by system, labels of answers to somebody else's prompts that ask for
-    harm; nothing else is kept.
+    """Return labels of answers to somebody else's prompts that ask for harm, by system.
 
-    A live store asks the prompts. The recorded one, and any store if the corpus is
-    None, gives the labels that it has; labels of other prompts or by another labeller
-    are a UserError.
+    Nothing else is kept. A live store queries the prompts. The recorded one, and any
+    store without prompts (None), gives the labels that it has; labels of other prompts
+    or by another labeller are a UserError.
     """
-    if corpus is not None and not store.recorded:
-        prompting.check_prompts(corpus)
-        return _asked(store, corpus_name, corpus, settings, labels_only=True)
-    found = {}
-    for file in sorted(store.path("labels", corpus_name, "x").parent.glob("*.csv")):
+    if prompts is not None and not files.recorded:
+        prompting.check_prompts(prompts)
+        return _query_all(files, prompts, settings, labels_only=True)
+    labels = {}
+    for file in sorted(files.path("labels", "any").parent.glob("*.csv")):
         meta = stores.read_meta(file)
         if "instruction" not in meta:  # a guard's
             continue
-        where, (_, found[file.stem]) = (
-            paths.display_path(file),
-            labelling.read_labels(store, corpus_name, file.stem),
-        )
-        if corpus is not None:
+        labels[file.stem] = labelling.read_labels(files, file.stem)
+        if prompts is not None:
+            where = paths.display_path(file)
             context = trace_store.context_from_meta(meta, where)
-            if trace_store.hash_keys(context, corpus) != meta["inputs"]["traces"]:
+            if trace_store.hash_keys(context, prompts) != meta["inputs"]["traces"]:
                 raise DataError(
                     f"{where}: labels of other prompts than these; ask again in a live"
                     " store"
                 )
-    return found
+    return labels
 
 
 def label_systems(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
+    files: CorpusFiles,
+    prompts: Corpus,
     traces: Mapping[str, Traces],
     settings: QuerySettings,
 ) -> dict[str, Labels]:
-    """Return each system's labels in trace order: the store's if they fit its traces,
-    else made ones.
+    """Return each system's labels in trace order.
 
-    Recorded labels of other answers, or of another version of the labeller, are a
-    DataError.
+    They are the store's if they fit its traces, else made ones. Recorded labels of
+    other answers, or of another version of the labeller, are a DataError.
     """
-    found = {}
-    for name, frame in traces.items():
-        if store.has("labels", corpus_name, name):
-            with (
-                contextlib.nullcontext()
-                if store.recorded
-                else contextlib.suppress(DataError)
-            ):
-                found[name] = labelling.read_matching_labels(
-                    store, corpus_name, name, frame
-                )
-        if name not in found:
-            made = labelling.label_answers(frame, corpus)
-            meta = settings.meta(
-                traces=trace_store.hash_answers(frame), labeller=labelling.LABELLER
-            )
+    labels = {}
+    for system, frame in traces.items():
+        known = _read_known_labels(files, system, frame)
+        if known is None:
+            made = labelling.label_answers(frame, prompts)
             if not settings.limit:
-                store.write("labels", corpus_name, name, frame=made, meta=meta)
-            found[name] = labelling.convert_labels(made, "combined")
-    return found
+                answers = trace_store.hash_answers(frame)
+                meta = settings.meta(traces=answers, labeller=labelling.LABELLER)
+                files.write("labels", system, frame=made, meta=meta)
+            known = labelling.convert_labels(made, "combined")
+        labels[system] = known
+    return labels
+
+
+def _read_known_labels(
+    files: CorpusFiles, system: str, traces: Traces
+) -> Labels | None:
+    """Read labels that fit the traces; None if a live store has none."""
+    if not files.has("labels", system):
+        return None
+    if files.recorded:
+        return labelling.read_matching_labels(files, system, traces)
+    with contextlib.suppress(DataError):
+        return labelling.read_matching_labels(files, system, traces)
+    return None
 
 
 def ask_harmful_requests(
-    store: Store, outside: Corpus | None, settings: QuerySettings
+    files: CorpusFiles, outside: Corpus | None, settings: QuerySettings
 ) -> dict[str, dict[str, Labels]]:
-    """Return labels, by corpus and system, of answers to our twins and to XSTest's
-    unsafe prompts (`outside`).
+    """Return labels of answers to our twins and to XSTest's unsafe prompts.
 
-    If `outside` is None, XSTest's labels are those that the store has. A corpus without
-    labels is left out, the twins with a printed line. Twins of which no row is declared
-    to ask for harm are a SettingsError.
+    They are by corpus and system. `outside` are XSTest's prompts; if None, its labels
+    are those that the store has. A corpus without labels is left out, the twins with a
+    printed line. Twins of which no row is declared to ask for harm are a SettingsError.
     """
-    found = {}
-    settings = _for_twins(settings)
-    if _twins_to_ask(store, settings):
-        corpus = store.read_earlier("corpus", settings.twins)
-        traces = ask_systems(store, settings.twins, corpus, settings)
-        found[settings.twins] = label_systems(
-            store, settings.twins, corpus, traces, settings
-        )
-    outside_labels = ask_labels_only(store, XSTEST, outside, settings)
-    return found | ({XSTEST: outside_labels} if outside_labels else {})
+    labels = {}
+    settings = settings.for_twins()
+    twins = _find_twins(files, settings)
+    if twins:
+        asked = ask_systems(twins, twins.prompts, settings)
+        labels[twins.name] = label_systems(twins, twins.prompts, asked.traces, settings)
+    of_xstest = ask_labels_only(files.other(XSTEST), outside, settings)
+    if of_xstest:
+        labels[XSTEST] = of_xstest
+    return labels
 
 
-def _for_twins(settings: QuerySettings) -> QuerySettings:
-    return settings.model_copy(
-        update={
-            "system_prompts": settings.twins_system_prompts or settings.system_prompts
-        }
-    )
+def _find_twins(files: CorpusFiles, settings: QuerySettings) -> CorpusFiles | None:
+    """Return the files of the twins to query, if any.
 
-
-def _twins_to_ask(store: Store, settings: QuerySettings) -> bool:
-    """Return whether there are twins to ask; if wanted ones cannot be asked, print why."""
-    if not settings.twins or settings.twins == settings.corpus:
-        return False
-    asked = any(
-        store.has("traces", settings.twins, name)
-        for name in registry.published_systems("chat").index
-    )
-    known = any(
-        place.has("corpus", settings.twins) for place in (store, Store(stores.RECORDED))
-    )
-    if settings.base_url.startswith(backends.FILE_SCHEME):
-        why = "is not asked by files, in which the answers would be kept"
-    elif settings.limit:
-        why = "is not asked while the parameter limit is given"
-    elif not known or (store.recorded and not asked):
-        why = "was not asked in this store"
-    else:
-        corpus = store.read_earlier("corpus", settings.twins)
-        if not unsafe.asks_for_harm(corpus):
-            raise SettingsError(
-                f"parameter 'twins': no request of {settings.twins} is declared to ask"
-                " for harm"
-            )
-        if settings.twins != TWINS or len(
-            unsafe.select_twins(store.read_earlier("corpus", settings.corpus), corpus)
-        ):
-            return True
-        why = f"was not asked: it has twins of clusters that {settings.corpus} lacks"
-    print(f"{settings.twins} {why}")
-    return False
-
-
-def judge_systems(
-    store: Store, corpus_name: str, traces: dict[str, Traces], settings: QuerySettings
-) -> dict[str, Labels]:
-    """Return a judge's labels by system, in trace order: asked if `settings.judge` is
-    given, else those in the store.
-
-    A system that was not judged is left out; labels of other answers are a DataError.
+    If wanted twins cannot be queried, print why.
     """
-    if settings.judge:
-        for frame in traces.values():
-            unsafe.refuse_unsafe(frame, "a judge")
-        source = loading.resolve_model(settings.judge)
-        model = loading.load_model(
-            source, settings.dtype, settings.device, settings.without_template
+    if not settings.twins or settings.twins == files.name:
+        return None
+    twins = files.other(settings.twins)
+    obstacle = _find_obstacle(files, twins, settings)
+    if obstacle:
+        print(f"{twins.name} {obstacle}")
+        return None
+    return twins
+
+
+def _find_obstacle(
+    files: CorpusFiles, twins: CorpusFiles, settings: QuerySettings
+) -> str:
+    """Say why twins cannot be queried; "" if they can."""
+    if settings.base_url.startswith(FILE_SCHEME):
+        return "is not asked by files, in which the answers would be kept"
+    if settings.limit:
+        return "is not asked while the parameter limit is given"
+    recorded = CorpusFiles(Store(RECORDED), twins.name)
+    is_known = twins.has("corpus") or recorded.has("corpus")
+    chat = registry.published_systems("chat").index
+    was_asked = any(twins.has("traces", system) for system in chat)
+    if not is_known or (files.recorded and not was_asked):
+        return "was not asked in this store"
+    if not unsafe.asks_for_harm(twins.prompts):
+        raise SettingsError(
+            f"parameter 'twins': no request of {twins.name} is declared to ask for harm"
         )
-        for name, frame in traces.items():
-            labels = judge.judge_answers(
-                store, f"{corpus_name}--{name}", model, frame, settings.batch
-            )
-            meta = settings.meta(
-                traces=trace_store.hash_answers(frame), rubric=judge.JUDGE_RUBRIC
-            )
-            store.write("verdicts", corpus_name, name, frame=labels, meta=meta)
-    return {
-        name: labelling.read_matching_labels(store, corpus_name, name, frame, "judge")
-        for name, frame in traces.items()
-        if store.has("verdicts", corpus_name, name)
-    }
+    is_ours = twins.name == TWINS
+    if is_ours and unsafe.select_twins(files.prompts, twins.prompts).empty:
+        return f"was not asked: it has twins of clusters that {files.name} lacks"
+    return ""
 
 
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:
-    """Return the system that a figure shows: the wanted one, else the first under the
-    safety system prompt, else the first.
+    """Return the system that a figure shows: the wanted one, or a typical one.
 
-    `names` have scores; with the user's `model`, only its systems count. SettingsError
-    if the wanted one has none.
+    That is the first under the safety system prompt, else the first. `names` have
+    scores; with the user's `model`, only its systems count. SettingsError if the wanted
+    one has none.
     """
     if wanted and wanted not in names:
         raise SettingsError(
             f"there is no system {wanted!r} in this store; there are {', '.join(names)}"
         )
-    known = registry.published_systems("chat")["model"]
-    own = (
-        [name for name in names if known.get(name, model) == model] if model else names
-    )
-    return wanted or ([name for name in own if name.endswith("--safety")] or own)[0]
+    if wanted:
+        return wanted
+    if model:
+        models = registry.published_systems("chat")["model"]
+        names = [name for name in names if models.get(name, model) == model]
+    under_safety = [name for name in names if name.endswith("--safety")]
+    return (under_safety or list(names))[0]
 
 
 def list_decided_systems(
@@ -445,44 +333,43 @@ def list_decided_systems(
 ) -> list[str]:
     """Return the systems with labels on all these corpora in a store.
 
-    Where there is none, raise Missing for a file.
+    If there are none, raise Missing for a file.
     """
-    found = [
-        name for name in names if all(store.has("labels", of, name) for of in corpora)
+    places = [CorpusFiles(store, corpus) for corpus in corpora]
+    decided = [
+        name for name in names if all(files.has("labels", name) for files in places)
     ]
-    if not found:
-        for of in corpora:
-            store.read("labels", of, names[0])
-    return found
+    if not decided:
+        for files in places:
+            files.read("labels", names[0])
+    return decided
 
 
 def list_systems_to_score(
-    store: Store, corpus_name: str, settings: QuerySettings
+    files: CorpusFiles, model: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Return the chat systems with traces and labels in this store, and the published
-    ones without.
+    """Return the chat systems with traces and labels, and the published ones without.
 
-    The published systems come first, then those of the user's model. Rows of the
-    systems without come from the recorded tables, because a recorded trace never enters
-    a live store.
+    Of the systems with both, the published ones come first, then those of the user's
+    `model`. Rows of the systems without come from the recorded tables, because a
+    recorded trace never enters a live store.
     """
-    listed = list(registry.published_systems("chat").index)
-    if store.recorded:
-        return listed, []
+    published = list(registry.published_systems("chat").index)
+    if files.recorded:
+        return published, []
     own = [
         name
-        for name in listed
-        if all(store.has(kind, corpus_name, name) for kind in ("traces", "labels"))
+        for name in published
+        if files.has("traces", name) and files.has("labels", name)
     ]
-    if settings.model:
-        found = trace_store.find_systems(store, corpus_name, settings.model)
-        if not found:
-            lacks = f"has no traces of model {settings.model!r} on {corpus_name}"
+    if model:
+        of_model = trace_store.find_systems(files, model)
+        if not of_model:
             raise Missing(
-                f"the {store.name} store {lacks}; run 02_querying with the same"
-                " parameters first"
+                f"the {files.store.name} store has no traces of model {model!r} on"
+                f" {files.name}; run 02_querying with the same parameters first"
             )
-        own += [system for system in found if system not in own]
+        own += [name for name in of_model if name not in own]
     if not own:
-        store.read("traces", corpus_name, listed[0])
-    return own, [name for name in listed if name not in own]
+        files.read("traces", published[0])
+    return own, [name for name in published if name not in own]

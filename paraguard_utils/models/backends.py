@@ -55,10 +55,6 @@ class BackendSource(Protocol):
         """What identifies the weights, as part of keys."""
 
     @property
-    def dtype(self) -> str:
-        """The type of the weights, as part of keys."""
-
-    @property
     def argument(self) -> str:
         """The parameter `model` that named it."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # For chat templates that ask for one, so that no prompt changes overnight
 TEMPLATE_DATE = "01 Jan 2025"
 SERVED_SUFFIX = "-served"  # the ending of a served model's name in system names
+SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
 BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
 CHARACTERS_PER_TOKEN = 4  # about, in English
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"

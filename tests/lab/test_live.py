@@ -52,11 +52,11 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
-    live = trace_store.query_model(
-        stores.Store("test"), "paraguard_mini", sample, model, "safety", batch=6
-    )
+    files = stores.CorpusFiles(stores.Store("test"), "paraguard_mini")
+    query = trace_store.Query(files, sample, "safety", batch=6)
+    live = trace_store.query_model(model, query)
     recorded = trace_store.read_traces(
-        stores.Store("recorded"), "paraguard_mini", sample, name
+        stores.CorpusFiles(stores.Store("recorded"), "paraguard_mini"), name, sample
     )
     assert live["key"].tolist() == recorded["key"].tolist()
     assert (live["response"] == recorded["response"]).sum() >= 11
@@ -102,7 +102,7 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
     run_here(
         "02_querying", store="test", corpus="small", model=str(folder), max_new_tokens=8
     )
-    found = trace_store.find_systems(store, "small", str(folder))
+    found = trace_store.find_systems(stores.CorpusFiles(store, "small"), str(folder))
     assert [name.rpartition("--")[2] for name in found] == ["none", "safety", "strict"]
     run_here("A1_labels", store="test", corpus="small", model=str(folder))
     for name in found:

@@ -325,9 +325,9 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
     for ok, ours, text in zip(clear, found["response"], said, strict=True):
         assert not ok or ours == text
     if usual:
-        greedy = trace_store.query_model(
-            stores.Store("usual"), "mine", prompts, model, usual, prompting.Decoding(6)
-        )
+        files = stores.CorpusFiles(stores.Store("usual"), "mine")
+        query = trace_store.Query(files, prompts, usual, prompting.Decoding(6))
+        greedy = trace_store.query_model(model, query)
         assert found["response"][clear].tolist() == greedy["response"][clear].tolist()
         assert (
             refusal.first_tokens(found)[clear].tolist()
@@ -337,11 +337,10 @@ def test_self_cd_is_what_its_formula_says(results, model, prompts, alpha):
 
 @pytest.mark.slow
 def test_the_first_step_is_the_simulated_one(results, model, prompts):
-    store = stores.Store("usual")
+    files = stores.CorpusFiles(stores.Store("usual"), "mine")
+    decoding = prompting.Decoding(2)
     wrapped, plain = (
-        trace_store.query_model(
-            store, "mine", prompts, model, one, prompting.Decoding(2)
-        )
+        trace_store.query_model(model, trace_store.Query(files, prompts, one, decoding))
         for one in ("safety", "none")
     )
     for alpha in (0.5, 1.0):
@@ -720,9 +719,8 @@ def test_models_with_a_point_in_their_name_are_tuned_apart(
     for seed in (1, 2):
         with pytest.raises(Killed):
             folder = paths.RESULTS / f"qwen2.5-coder-0.5b--safety--tuned-{seed}"
-            tuned.train_adapter(
-                base, thirds.train, thirds.validation, True, seed, folder
-            )
+            rows = tuned.make_training_rows(base, thirds.train, True, seed)
+            tuned.train_adapter(base, rows, rows, seed, folder)
     assert len(set(places)) == 2
 
 
@@ -755,7 +753,9 @@ def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(
         b for b, ok in zip(said, clear, strict=True) if ok
     ]
     recorded = trace_store.read_traces(
-        stores.Store("recorded"), "paraguard_mini", too_few, f"{real.name}--safety"
+        stores.CorpusFiles(stores.Store("recorded"), "paraguard_mini"),
+        f"{real.name}--safety",
+        too_few,
     )
     wrapped = contrasted(real, too_few, 0.0, 3)
     assert (

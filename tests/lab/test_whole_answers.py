@@ -113,7 +113,10 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
     decoding = prompting.Decoding(4)
     traces = {
         name: trace_store.query_model(
-            store, "c", corpus, tiny_model, system_prompt, decoding
+            tiny_model,
+            trace_store.Query(
+                stores.CorpusFiles(store, "c"), corpus, system_prompt, decoding
+            ),
         )
         for name, system_prompt in zip(names, system_prompts, strict=True)
     }

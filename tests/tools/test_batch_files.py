@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from asking import mine
 
-from paraguard_tools.servers import batch_files, served
+from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling, systems
@@ -21,15 +22,9 @@ PROMPTS = pd.DataFrame(
 
 def ask(folder, corpus=PROMPTS, system_prompt="safety", **more):
     model = batch_files.BatchFiles("made-up@3", folder, "openai/made-up@3")
-    return trace_store.query_model(
-        stores.Store("test"),
-        "mine",
-        corpus,
-        model,
-        system_prompt,
-        prompting.Decoding(8),
-        **more,
-    )
+    decoding = prompting.Decoding(8)
+    query = trace_store.Query(mine(), corpus, system_prompt, decoding, **more)
+    return trace_store.query_model(model, query)
 
 
 def requests(folder):
@@ -203,11 +198,11 @@ def test_a_file_that_is_none_is_named(results, tmp_path, line):
 
 def test_keys_are_those_of_a_server_that_has_a_system_turn(tmp_path):
     decoding = prompting.Decoding(8)
-    framing = served.PromptLayout("Be careful.", "", told="answer tokens 20")
+    framing = completions.PromptLayout("Be careful.", "", told="answer tokens 20")
     prefix = json.dumps(framing._asdict(), sort_keys=True)
     server = served.ServerBackend("made-up", "http://x/v1")
     asked = prompting.PromptContext(
-        server.weights_id, served.SERVED_DTYPE, prefix, "", decoding
+        server.weights_id, prompting.SERVED_DTYPE, prefix, "", decoding
     )
     assert (
         batch_files.BatchFiles("made-up", tmp_path).context("Be careful.", decoding)

@@ -76,7 +76,7 @@ def test_a_served_model_is_asked_from_here_whatever_the_device():
     }
     config = settings.check_settings(given, FollowUpSettings)
     assert isinstance(
-        backends.open_backend(backends.resolve_backends(config)[0], config),
+        backends.resolve_backends(config)[0].open(config),
         served.ServerBackend,
     )
 

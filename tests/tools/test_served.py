@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from asking import texts_in
+from asking import mine, texts_in
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from paraguard_tools.servers import served
+from paraguard_tools.servers import client, completions, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.labels import labelling, systems
@@ -142,14 +142,14 @@ class Faulty:
         """How many requests there were, those that find out what the server tells not
         counted.
         """
-        return sum(words not in served._PROBE_TEXTS for words, _ in self.asked)
+        return sum(words not in served.PROBE_TEXTS for words, _ in self.asked)
 
 
 @pytest.fixture
 def server(monkeypatch, results):
-    monkeypatch.setenv(served.API_KEY_VARIABLE, KEY)
-    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
-    monkeypatch.setattr(served, "ANSWER_TIMEOUT", 5.0)
+    monkeypatch.setenv(client.API_KEY_VARIABLE, KEY)
+    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT", 5.0)
     GIVEN_UP.clear()
     with HTTPServer(threaded=True) as http:
 
@@ -174,15 +174,9 @@ def prompts(*words):
 
 
 def ask(model, corpus, **more):
-    return trace_store.query_model(
-        stores.Store("test"),
-        "mine",
-        corpus,
-        model,
-        "safety",
-        prompting.Decoding(8),
-        **more,
-    )
+    decoding = prompting.Decoding(8)
+    query = trace_store.Query(mine(), corpus, "safety", decoding, **more)
+    return trace_store.query_model(model, query)
 
 
 def nested():
@@ -219,14 +213,14 @@ def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
         served.ServerBackend("made-up", model.base_url), prompts(*WORDS, "a good one")
     )
     assert len(again) == len(traces)
-    assert {words for words, _ in handler.asked[asked:]} <= set(served._PROBE_TEXTS), (
+    assert {words for words, _ in handler.asked[asked:]} <= set(served.PROBE_TEXTS), (
         "nothing is asked twice"
     )
 
 
 @pytest.mark.slow
 def test_what_fails_for_good_is_a_row_and_is_asked_again(server):
-    fails = [FAULTS["broken"]] * served.MAX_ATTEMPTS
+    fails = [FAULTS["broken"]] * client.MAX_ATTEMPTS
     handler, model = server({"p one": fails})
     traces = ask(model, prompts("p one", "p two"))
     assert traces["finish_reason"].tolist() == ["error", "stop"] and traces[
@@ -238,7 +232,7 @@ def test_what_fails_for_good_is_a_row_and_is_asked_again(server):
     )
     assert traces["finish_reason"].tolist() == ["stop", "stop"] and len(traces) == 2
     assert [
-        words for words, _ in handler.asked[asked:] if words not in served._PROBE_TEXTS
+        words for words, _ in handler.asked[asked:] if words not in served.PROBE_TEXTS
     ] == ["p one"]
 
 
@@ -268,7 +262,7 @@ def test_blocked_and_refused_requests(server):
 )
 def test_a_usage_that_is_none_costs_nothing(server, usage):
     odd = reply() | {"usage": usage}
-    probes = {words: [lambda: odd] * 8 for words in served._PROBE_TEXTS}
+    probes = {words: [lambda: odd] * 8 for words in served.PROBE_TEXTS}
     assert ask(server(probes)[1], prompts("a prompt"))["response"].tolist() == [
         "Sure, here is how."
     ]
@@ -360,13 +354,13 @@ def test_a_server_that_is_down_stops_the_run(server):
 
 @pytest.mark.slow
 def test_what_a_server_tells(server):
-    told = [server({}, tells=tells)[1].telling for tells in (0, 5, 20)]
+    told = [server({}, tells=tells)[1].capabilities for tells in (0, 5, 20)]
     assert [(one.level, one.top) for one in told] == [
         ("text", 0),
         ("answer tokens", 5),
         ("answer tokens", 20),
     ]
-    ignoring = server({}, ignores=True)[1].telling
+    ignoring = server({}, ignores=True)[1].capabilities
     assert (ignoring.level, ignoring.top) == (
         "answer tokens",
         20,
@@ -375,24 +369,24 @@ def test_what_a_server_tells(server):
 
 def test_the_columns_of_an_answer():
     telling, top = (
-        served.Capabilities("answer tokens", 5, "max_tokens"),
+        completions.Capabilities("answer tokens", 5, "max_tokens"),
         [("token_id:7", np.log(0.5)), (" no", np.log(0.2))],
     )
-    row = served.parse_completion(
-        reply(top=top), served.PromptLayout(None, ""), telling
+    row = completions.parse_completion(
+        reply(top=top), completions.PromptLayout(None, ""), telling
     )
     assert (
         row["next_ids"][0] == 7
-        and 0 <= row["next_ids"][1] == served.token_number(" no") < 2**31
+        and 0 <= row["next_ids"][1] == completions.token_number(" no") < 2**31
     )
     assert row["tail_mass"] == pytest.approx(0.3)  # 1 - 0.5 - 0.2
     assert len(row["token_ids"]) == 0
     halves = [("\ufffd", np.log(0.4)), ("No", np.log(0.3)), ("\ufffd", np.log(0.1))]
-    row = served.parse_completion(
-        reply(top=halves), served.PromptLayout(None, ""), telling
+    row = completions.parse_completion(
+        reply(top=halves), completions.PromptLayout(None, ""), telling
     )
     assert row["next_ids"].tolist() == [
-        served.token_number(one) for one in ("\ufffd", "No")
+        completions.token_number(one) for one in ("\ufffd", "No")
     ]
     assert np.exp(row["next_logprobs"]).tolist() == pytest.approx([0.4, 0.3]) and row[
         "tail_mass"
@@ -407,9 +401,9 @@ def test_the_columns_of_an_answer():
             None,
         ],
     }
-    row = served.parse_completion(
+    row = completions.parse_completion(
         full,
-        served.PromptLayout(None, "", start=(5, 6), end=(9,)),
+        completions.PromptLayout(None, "", start=(5, 6), end=(9,)),
         telling._replace(level="full"),
     )
     assert (row["user_start"], row["user_end"]) == (2, 4)
@@ -421,31 +415,31 @@ def test_the_columns_of_an_answer():
 @pytest.mark.slow
 def test_a_system_prompt_that_the_template_drops_stands_before_the_words(server):
     _, model = server({})
-    framing = model.framing("Be careful.")
+    framing = model.find_layout("Be careful.")
     assert framing.messages("x") == [
         {"role": "system", "content": "Be careful."},
         {"role": "user", "content": "x"},
     ]
-    assert model.framing("").messages("x") == [{"role": "user", "content": "x"}], (
+    assert model.find_layout("").messages("x") == [{"role": "user", "content": "x"}], (
         "an empty turn is longer"
     )
     _, model = server({}, drops=True)
-    assert model.framing("Be careful.").messages("x") == [
+    assert model.find_layout("Be careful.").messages("x") == [
         {"role": "user", "content": "Be careful.\n\nx"}
     ]
 
 
 def test_the_pace_is_kept(monkeypatch):
     clock, slept = [100.0], []
-    monkeypatch.setattr(served.time, "monotonic", lambda: clock[0])
-    pace = served._Pace(120)  # one every half a second
+    monkeypatch.setattr(client.time, "monotonic", lambda: clock[0])
+    pace = client.Pace(120)  # one every half a second
     monkeypatch.setattr(pace.over, "wait", slept.append)
     for _ in range(3):
         pace.take()
     clock[0] += 10
     pace.take()
     assert slept == [0.0, 0.5, 1.0, 0.0]
-    served._Pace(0).take()  # no limit, no pause
+    client.Pace(0).take()  # no limit, no pause
 
 
 PARTS = [
@@ -530,28 +524,23 @@ def test_faults_are_those_of_the_system(server, capsys):
     _, model = server({"a prompt": [FAULTS["broken"]]})
     ask(model, prompts("a prompt"))
     assert "1 x status 500" in capsys.readouterr().err
-    trace_store.query_model(
-        stores.Store("test"),
-        "mine",
-        prompts("a prompt"),
-        model,
-        "none",
-        prompting.Decoding(8),
-    )
+    decoding = prompting.Decoding(8)
+    query = trace_store.Query(mine(), prompts("a prompt"), "none", decoding)
+    trace_store.query_model(model, query)
     assert "status 500" not in capsys.readouterr().err and model.faults == {}
 
 
 def test_a_server_says_how_long_to_wait(monkeypatch):
-    assert [served.backoff_seconds(attempt) // 1 for attempt in (1, 2, 3, 9)] == [
+    assert [client.backoff_seconds(attempt) // 1 for attempt in (1, 2, 3, 9)] == [
         1,
         2,
         4,
         60,
     ]
-    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: -1.0)
+    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: -1.0)
 
     def wait(said):
-        return served._pause(
+        return client.seconds_to_wait(
             SimpleNamespace(response=SimpleNamespace(headers={"retry-after": said})), 1
         )
 
@@ -559,10 +548,10 @@ def test_a_server_says_how_long_to_wait(monkeypatch):
     assert [wait("7"), wait("0.5"), wait("99999"), wait("soon")] == [
         7,
         0.5,
-        served.MAX_RETRY_AFTER,
+        client.MAX_RETRY_AFTER,
         -1,
     ]
-    assert wait(format_datetime(later, usegmt=True)) == served.MAX_RETRY_AFTER
+    assert wait(format_datetime(later, usegmt=True)) == client.MAX_RETRY_AFTER
     assert wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
@@ -571,7 +560,7 @@ def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     """A client that waits for its next attempt, or its turn, gives up when the run is
     stopped.
     """
-    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 3600.0)
+    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 3600.0)
     handler, model = server(
         {f"p {i}": [FAULTS["broken"]] * 9 for i in range(9)}, concurrency=3
     )
@@ -586,7 +575,7 @@ def test_an_interrupt_waits_for_nobody(server, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         list(
             model.answers(
-                prompts(*(f"p {i}" for i in range(9))), context, "x", set(), 1
+                prompting.Workload(prompts(*(f"p {i}" for i in range(9)))), context
             )
         )
     for thread in [
@@ -657,7 +646,7 @@ def test_a_folder_may_have_any_name():
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["sk-QUOKKA-\u20ac", "sk-QUOKKA\n-1"])
 def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
-    monkeypatch.setenv(served.API_KEY_VARIABLE, key)
+    monkeypatch.setenv(client.API_KEY_VARIABLE, key)
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
         ask(server({})[1], prompts("x y"))
     assert "QUOKKA" not in str(caught.value)
@@ -665,7 +654,7 @@ def test_a_key_that_no_header_can_carry_is_one_line(server, monkeypatch, key):
 
 @pytest.mark.slow
 def test_a_line_end_behind_the_key_is_no_part_of_it(server, monkeypatch):
-    monkeypatch.setenv(served.API_KEY_VARIABLE, f"{KEY}\r\n")
+    monkeypatch.setenv(client.API_KEY_VARIABLE, f"{KEY}\r\n")
     handler, model = server({})
     ask(model, prompts("x y"))
     assert {header for _, header in handler.asked} == {f"Bearer {KEY}"}
@@ -679,7 +668,7 @@ def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
     monkeypatch.setattr(trace_store, "MAX_PARTS", 3)
     words = ["bad", *(f"prompt {i}" for i in range(6))]
     script = {
-        "bad": [FAULTS["broken"]] * served.MAX_ATTEMPTS,
+        "bad": [FAULTS["broken"]] * client.MAX_ATTEMPTS,
         "prompt 1": [lambda: error(401)] * 2,
     }
     handler, model = server(script, concurrency=1)
@@ -695,7 +684,7 @@ def test_many_parts_with_a_row_twice_are_kept(server, monkeypatch, results):
         for one in words
         if one not in words[2:5]
     }
-    assert counts == dict.fromkeys(counts, 1) | {"bad": served.MAX_ATTEMPTS + 1}, (
+    assert counts == dict.fromkeys(counts, 1) | {"bad": client.MAX_ATTEMPTS + 1}, (
         "but for what was under way at the stop"
     )
     assert not list(results.rglob("*.corrupt"))
@@ -767,12 +756,12 @@ def test_tokens_that_run_into_the_template_are_the_users():
     """Every prompt begins 1 2 and ends 3 4; a mark at the end of the words and the line
     end behind are one token.
     """
-    telling = served.Capabilities("full", 5, "max_tokens")
-    framing = served.PromptLayout(None, "", start=(1, 2), end=(3, 4))
+    telling = completions.Capabilities("full", 5, "max_tokens")
+    framing = completions.PromptLayout(None, "", start=(1, 2), end=(3, 4))
 
     def spans(ids):
         logs = [None, *({str(one): {"logprob": -one}} for one in ids[1:])]
-        row = served.parse_completion(
+        row = completions.parse_completion(
             reply() | {"prompt_token_ids": ids, "prompt_logprobs": logs},
             framing,
             telling,
@@ -792,20 +781,20 @@ def test_tokens_that_run_into_the_template_are_the_users():
     "logs", [None, [], [None, None, None, None], [None, {"6": {"logprob": -1}}]]
 )
 def test_words_that_a_server_does_not_tell_cost_no_answer(logs):
-    row = served.parse_completion(
+    row = completions.parse_completion(
         reply() | {"prompt_token_ids": [5, 6, 7, 8], "prompt_logprobs": logs},
-        served.PromptLayout(None, "", start=(5,), end=(8,)),
-        served.Capabilities("full", 5, "max_tokens"),
+        completions.PromptLayout(None, "", start=(5,), end=(8,)),
+        completions.Capabilities("full", 5, "max_tokens"),
     )
     assert row["response"] == "Sure, here is how." and len(row["next_ids"]) == 2
     assert len(row["token_ids"]) == len(row["token_nll"]) == 0
 
 
 def test_the_likeliest_of_tokens_that_look_alike_counts():
-    telling = served.Capabilities("answer tokens", 5, "max_tokens")
-    row = served.parse_completion(
+    telling = completions.Capabilities("answer tokens", 5, "max_tokens")
+    row = completions.parse_completion(
         reply(top=[("\ufffd", -0.1), ("\ufffd", -9), ("x", -9999.0)]),
-        served.PromptLayout(None, ""),
+        completions.PromptLayout(None, ""),
         telling,
     )
     assert row["next_logprobs"].tolist() == pytest.approx([-0.1, -9999])
@@ -823,7 +812,7 @@ def test_answers_to_requests_that_ask_for_harm_are_in_no_file_and_no_line(
     }
     script["three"] = [
         lambda: Response("QUOKKA", content_type="text/html")
-    ] * served.MAX_ATTEMPTS
+    ] * client.MAX_ATTEMPTS
     traces = ask(server(script)[1], twins, withheld=labelling.label_in_memory(twins))
     assert traces["finish_reason"].tolist() == ["stop", "content_filter", "error"]
     labels = stores.Store("test").read("labels", "mine", "made-up-served--safety")
@@ -838,12 +827,16 @@ CLIENT = """
 import sys
 from pathlib import Path
 import pandas as pd
+from paraguard_tools.servers import served
 from paraguard_utils import paths, stores
-from paraguard_utils.models import prompting, served, trace_store
+from paraguard_utils.models import prompting, trace_store
 paths.RESULTS = Path(sys.argv[1])
-corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(300)], "text": [f"prompt {i}" for i in range(300)]})
-trace_store.query_model(stores.Store("test"), "mine", corpus, served.ServerBackend("made-up", sys.argv[2], 4), "safety",
-    prompting.Decoding(8))
+texts = [f"prompt {i}" for i in range(300)]
+corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(300)], "text": texts})
+files = stores.CorpusFiles(stores.Store("test"), "mine")
+model = served.ServerBackend("made-up", sys.argv[2], 4)
+decoding = prompting.Decoding(8)
+trace_store.query_model(model, trace_store.Query(files, corpus, "safety", decoding))
 """
 
 

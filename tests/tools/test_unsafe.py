@@ -12,13 +12,14 @@ from asking import Killed, dies, run_here, texts_in
 from test_live import has_model
 
 from paraguard_lab import run
-from paraguard_lab.corpus import benchmarks, paraphrase
+from paraguard_lab.corpus import benchmarks, writer
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
 from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, settings, stores, unsafe
 from paraguard_utils.analysis import confusion
+from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.errors import DataError, SettingsError, UserError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import engine, prompting, trace_store
@@ -376,9 +377,9 @@ def test_asking_without_a_labeller_is_refused(
                 "not for requests that ask for harm; the answers to them are not kept"
             ),
         ):
-            trace_store.query_model(
-                stores.Store("test"), "rude", corpus, tiny_model, "safety"
-            )
+            files = stores.CorpusFiles(stores.Store("test"), "rude")
+            query = trace_store.Query(files, corpus, "safety")
+            trace_store.query_model(tiny_model, query)
     assert not results.exists()
 
 
@@ -466,9 +467,8 @@ def test_whoever_reads_answers_refuses(
         lambda: explorer.render_explorer(
             harmful, {}, explorer.ExplorerHeader("rude", "test", {})
         ),
-        lambda: paraphrase.paraphrase_by_model(
-            store,
-            "rude",
+        lambda: writer.paraphrase_by_model(
+            stores.CorpusFiles(store, "rude"),
             harmful.assign(seed_id=harmful["prompt_id"]),
             tiny_model,
             "writer",
@@ -513,7 +513,7 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     results, xstest, tiny_folder, answers, watched, monkeypatch, capfd
 ):
     prompts, store = (
-        benchmarks.read_xstest_prompts(str(xstest), "unsafe"),
+        read_xstest_prompts(str(xstest), "unsafe"),
         stores.Store("test"),
     )
     assert prompts["prompt_id"].tolist() == [
@@ -574,7 +574,7 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     results, xstest, tiny_folder, answers, monkeypatch
 ):
     prompts, store = (
-        benchmarks.read_xstest_prompts(str(xstest), "unsafe"),
+        read_xstest_prompts(str(xstest), "unsafe"),
         stores.Store("test"),
     )
     config = config_of(tiny_folder)
@@ -601,12 +601,12 @@ def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
         DataError,
         match=r"safe\.csv: no row is labelled unsafe; pass XSTest's file of prompts",
     ):
-        benchmarks.read_xstest_prompts(str(tmp_path / "safe.csv"), "unsafe")
+        read_xstest_prompts(str(tmp_path / "safe.csv"), "unsafe")
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="XSTest's prompts are not here")
 def test_the_published_unsafe_prompts_can_be_asked_as_they_are():
-    found = benchmarks.read_xstest_prompts(str(SHARED), "unsafe")
+    found = read_xstest_prompts(str(SHARED), "unsafe")
     assert len(found) == 200 and found["cluster_id"].is_unique
     prompting.check_prompts(found)
 
@@ -619,7 +619,7 @@ def test_twins_and_prompts_of_others_side_by_side(
         stores.Store("test"),
         config_of(tiny_folder, corpus="c", twins="rude", system_prompts=["safety"]),
     )
-    outside = benchmarks.read_xstest_prompts(str(xstest), "unsafe")
+    outside = read_xstest_prompts(str(xstest), "unsafe")
     assert list(systems.ask_harmful_requests(store, outside, config)) == [
         settings.XSTEST
     ]

@@ -151,7 +151,7 @@ def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
         )
     numbers = torch.stack([engine._chances([key], 3)[0, 0] for key in keys])
     running = engine.Engine(tiny_model, (), 3, temperature=0.7)
-    tokens = running._drawn(chances.log().mul(0.7).expand(300, -1), numbers)
+    tokens = running._draw(chances.log().mul(0.7).expand(300, -1), numbers)
     expected = torch.searchsorted(chances.cumsum(0), numbers, right=True)
     assert (tokens == expected).float().mean() > 0.99
     assert stats.kstest(numbers.numpy(), "uniform").pvalue > 0.01
@@ -165,7 +165,7 @@ def test_batches_are_bounded_in_rows_and_positions(monkeypatch):
     # 109 + 11 = 120 positions a row: 1000 // 120 = 8 rows; then 101 + 11 = 112: 8 rows;
     # ...
     monkeypatch.setattr(engine, "BATCH_POSITIONS", 1000)
-    found = engine.split_into_batches(requests, 16, more=11)
+    found = engine.split_into_batches(requests, 16, 11)
     assert [len(batch) for batch in found[:2]] == [8, 8] and len(found[-1]) <= 16
     assert max(len(batch) for batch in found) == 16
     for batch in found:
@@ -219,7 +219,9 @@ def test_threads_are_given_up_only_where_cores_are_counted(
     monkeypatch, idle, counted, expected
 ):
     looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
-    monkeypatch.setattr(cpu, "_seen", lambda: next(looks))
+    monkeypatch.setattr(
+        cpu, "read_processor_times", lambda: cpu.ProcessorTimes(*next(looks))
+    )
     monkeypatch.setattr(cpu, "_LOOK_SECONDS", -float("inf"))
     monkeypatch.setattr(cpu.FittedThreads, "_set", lambda *_: None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -260,29 +262,7 @@ def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
     same(traces, ask(prompts, tiny_model))
 
 
-def is_packed(model):
-    return any(
-        isinstance(module, cpu.PackedLinear) for module in model.network.modules()
-    )
-
-
-def test_bfloat16_is_packed_only_where_the_processor_has_units_for_it(
-    tiny_folder, monkeypatch
-):
-    for offered in {False, cpu.has_bfloat16_units()}:
-        monkeypatch.setattr(cpu, "has_bfloat16_units", lambda offered=offered: offered)
-        assert (
-            is_packed(
-                loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
-            )
-            == offered
-        )
-        assert is_packed(loading.load_model(loading.resolve_model(str(tiny_folder))))
-
-
-def test_bfloat16_stays_near_float32_packed_or_not(
-    results, prompts, tiny_folder, tiny_model
-):
+def test_bfloat16_stays_near_float32(results, prompts, tiny_folder, tiny_model):
     half = loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
     low = ask(prompts, half)
     meta = stores.read_meta(

@@ -14,7 +14,7 @@ import sys
 import pandas as pd
 import pytest
 import tiny
-from asking import Killed, ask, dies, identical, same
+from asking import Killed, ask, dies, identical, mine, same
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
@@ -52,7 +52,7 @@ def in_a_process(function, *arguments):
     """Start a function in another process, forked from one that has loaded the
     libraries already.
     """
-    process = CONTEXT.Process(system=function, args=arguments)
+    process = CONTEXT.Process(target=function, args=arguments)
     process.start()
     return process
 
@@ -164,7 +164,7 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     traces = ask(prompts, tiny_model)
     system = prompting.make_system_name(tiny_model.name, "safety")
-    same(traces, trace_store.read_traces(stores.Store("test"), "mine", prompts, system))
+    same(traces, trace_store.read_traces(mine(), system, prompts))
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 

@@ -1,7 +1,5 @@
-import gc
 import hashlib
 import shutil
-from pathlib import Path
 
 import pytest
 import tiny
@@ -9,7 +7,7 @@ import torch
 
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError, WeightsError
-from paraguard_utils.models import cpu, loading, weights
+from paraguard_utils.models import loading, weights
 
 
 def test_unknown_names_say_what_is_known():
@@ -90,7 +88,7 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     # any installed files will do as parts
     parts = (("pytest", "pytest/__init__.py"), ("pytest", "pytest/__main__.py"))
-    content = b"".join(weights._part(None, *part).read_bytes() for part in parts)
+    content = b"".join(weights._locate_part(None, *part).read_bytes() for part in parts)
     whole = weights.PackagedFile(
         "joined.gguf", hashlib.sha256(content).hexdigest(), parts
     )
@@ -100,40 +98,3 @@ def test_parts_are_joined_once_and_checked(tmp_path, monkeypatch):
     assert weights.locate_weights(whole).read_bytes() == content
     with pytest.raises(WeightsError, match=r"joined\.gguf has SHA-256"):
         weights.locate_weights(weights.PackagedFile("joined.gguf", "0" * 64, parts))
-
-
-def test_packed_layers_agree_with_plain_ones(tiny_folder):
-    ids = torch.arange(2, 60)[None]
-    source = loading.resolve_model(str(tiny_folder))
-    packed = loading.load_model(source).network
-    plain = loading.load_model(source, packed=False).network
-    assert any(isinstance(module, cpu.PackedLinear) for module in packed.modules())
-    assert not any(isinstance(module, cpu.PackedLinear) for module in plain.modules())
-    with torch.inference_mode():
-        torch.testing.assert_close(
-            packed(ids).logits, plain(ids).logits, atol=1e-4, rtol=1e-4
-        )
-
-
-def test_what_cannot_be_packed_stays_plain(monkeypatch):
-    double = torch.nn.Sequential(torch.nn.Linear(4, 4, dtype=torch.float64))
-    assert not cpu.pack_linear_layers(double) and type(double[0]) is torch.nn.Linear
-    monkeypatch.setattr(cpu, "_TESTED_TORCH", "0.0.")
-    other = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    assert not cpu.pack_linear_layers(other) and type(other[0]) is torch.nn.Linear
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/maps").exists(),
-    reason="only Linux lists what a process has mapped",
-)
-def test_a_packed_model_lets_go_of_the_file_it_was_mapped_from(tmp_path):
-    # Qwen2's projections have biases: a view of one of them would keep the whole file.
-    folder = tiny.write(tmp_path / "tiny-qwen", family="qwen2")
-    model = loading.load_model(loading.resolve_model(str(folder)))
-    assert any(
-        isinstance(module, cpu.PackedLinear) for module in model.network.modules()
-    )
-    gc.collect()
-    assert str(folder) not in Path("/proc/self/maps").read_text()

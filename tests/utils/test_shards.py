@@ -4,7 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from asking import ask, identical
+from asking import ask, identical, mine
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
@@ -57,7 +57,7 @@ def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(
 def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(
     tiny_model, results
 ):
-    place = (stores.Store("test"), "mine", f"{tiny_model.name}--safety")
+    place = (mine(), f"{tiny_model.name}--safety")
     with (
         trace_store.TraceParts(*place, (1, 2)),
         trace_store.TraceParts(*place, (2, 2)),

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 import tiny
-from asking import Killed, ask, dies, same
+from asking import Killed, ask, dies, mine, same
 
 from paraguard_utils import registry, stores
 from paraguard_utils.errors import DataError, ModelError
@@ -47,10 +47,7 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     results, prompts, tiny_model, monkeypatch
 ):
     first = ask(prompts, tiny_model, tokens=4)
-    store, system = (
-        stores.Store("test"),
-        prompting.make_system_name(tiny_model.name, "safety"),
-    )
+    system = prompting.make_system_name(tiny_model.name, "safety")
     real = trace_store.TraceParts.compact
 
     monkeypatch.setattr(trace_store.TraceParts, "compact", dies)
@@ -60,7 +57,7 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model, tokens=4))
     assert (
-        stores.read_meta(store.path("traces", "mine", system))["decoding"][
+        stores.read_meta(mine().path("traces", system))["decoding"][
             "max_new_tokens"
         ]
         == 4
@@ -71,19 +68,16 @@ def test_recorded_traces_name_the_part_of_the_key_that_differs(
     results, prompts, tiny_model, monkeypatch
 ):
     ask(prompts, tiny_model)
-    store, system = (
-        stores.Store("test"),
-        prompting.make_system_name(tiny_model.name, "safety"),
-    )
+    system = prompting.make_system_name(tiny_model.name, "safety")
 
     def read(frame, decoding=None):
-        return trace_store.read_traces(store, "mine", frame, system, decoding)
+        return trace_store.read_traces(mine(), system, frame, decoding)
 
     assert read(prompts)["prompt_id"].tolist() == prompts["prompt_id"].tolist()
     with pytest.raises(DataError, match="decoding differs"):
         read(prompts, prompting.Decoding(7))
     with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
-        trace_store.read_traces(store, "mine", prompts, system, dtype="bfloat16")
+        trace_store.read_traces(mine(), system, prompts, dtype="bfloat16")
     with pytest.raises(DataError, match="prompt p1 had another text"):
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
@@ -103,7 +97,7 @@ def test_prompts_that_cannot_be_asked_as_they_are(results, prompts, tiny_model, 
 
 
 @pytest.mark.parametrize(
-    ("template", "instruction", "before", "after"),
+    ("template", "system_prompt", "before", "after"),
     [
         (
             tiny.CHATML,
@@ -209,5 +203,6 @@ def test_a_resumed_run_asks_unbroken_batches_as_they_were():
     whole = engine.split_into_batches(asked, 2)
     # Of the first batch one prompt is known: the other comes last, alone, and no batch
     # is filled up with it.
-    groups, _ = local._groups(asked, {whole[0][0].prompt_id}, 2, 0)
-    assert groups == [whole[1], whole[2], [whole[0][1]]]
+    workload = prompting.Workload(None, {whole[0][0].prompt_id}, batch=2)
+    batches = local.find_remaining_batches(whole, workload, 0)
+    assert batches == [whole[1], whole[2], [whole[0][1]]]
