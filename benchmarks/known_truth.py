@@ -49,8 +49,10 @@ def prompts():
     """
     files = stores.Store(stores.RECORDED)
     corpus = files.read("corpus", CORPUS)
-    traces = trace_store.read_traces(files, CORPUS, corpus, SYSTEM)
-    vectors = encoder.stored_vectors(files, CORPUS, corpus["text"], earlier=True)
+    traces = trace_store.read_traces(stores.CorpusFiles(files, CORPUS), SYSTEM, corpus)
+    vectors = encoder.stored_vectors(
+        stores.CorpusFiles(files, CORPUS), corpus["text"], earlier=True
+    )
     drifts = signals.DriftCache(
         traces, files.read("tokens", prompting.model_of_system(SYSTEM))
     )

@@ -35,6 +35,7 @@ from paraguard_lab.remedies.catalogue import (
     steered,
 )
 from paraguard_lab.remedies.untouched import UntouchedSystem
+from paraguard_lab.settings import RemedySettings
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.models import prompting
 from paraguard_utils.models.local import LocalBackend
@@ -116,7 +117,8 @@ def main() -> None:
             "store": stores.RECORDED,
             "corpus": settings.CORPUS,
             "max_new_tokens": options.new,
-        }
+        },
+        RemedySettings,
     )
     base = UntouchedSystem(store, SYSTEM, corpora, config)
     thirds = splits.split_clusters(*corpora.values())
@@ -135,7 +137,9 @@ def main() -> None:
             asked = texts(prompts)
             context = model.context(text, prompting.Decoding(options.new))
             rows = pd.concat(
-                model.answers(asked, context, name, set(), len(asked)),
+                model.answers(
+                    prompting.Workload(asked, batch=len(asked), title=name), context
+                ),
                 ignore_index=True,
             )
             if turn:  # the first round loads

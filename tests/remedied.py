@@ -94,7 +94,7 @@ def built(folder, corpora):
 def untouched(folder, corpora, **more):
     """Return the tiny system under the safety instruction, from the store `test`."""
     store = stores.Store("test")
-    name = trace_store.find_systems(store, BENIGN, str(folder))[-1]
+    name = trace_store.find_systems(stores.CorpusFiles(store, BENIGN), str(folder))[-1]
     return UntouchedSystem(store, name, corpora, config_of(folder, **more))
 
 

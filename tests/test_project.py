@@ -92,7 +92,10 @@ def test_every_cell_of_the_figure_map_resolves():
 @pytest.mark.parametrize("name", sampled_systems())
 def test_recorded_labels_follow_from_recorded_traces(name, recorded_corpus):
     traces = trace_store.read_traces(
-        RECORDED, "paraguard_mini", recorded_corpus, name, prompting.Decoding()
+        stores.CorpusFiles(RECORDED, "paraguard_mini"),
+        name,
+        recorded_corpus,
+        prompting.Decoding(),
     )
     labels = RECORDED.read("labels", "paraguard_mini", name)
     too_few = traces.iloc[::10]  # the encoder reads some dozens a second
@@ -109,7 +112,9 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     config = settings.freeze(
         {"store": "recorded", "corpus": "paraguard_mini"}, settings.AnalysisSettings
     )
-    traces = trace_store.read_traces(RECORDED, "paraguard_mini", recorded_corpus, name)
+    traces = trace_store.read_traces(
+        stores.CorpusFiles(RECORDED, "paraguard_mini"), name, recorded_corpus
+    )
     labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
     store = stores.Store(
         "recorded"
@@ -155,7 +160,9 @@ def written(folder):
         patch.setattr(paths, "RESULTS", Path(folder))
         corpus = RECORDED.read("corpus", "paraguard_mini")
         store = stores.Store("recorded")
-        traces = trace_store.read_traces(store, "paraguard_mini", corpus, name)
+        traces = trace_store.read_traces(
+            stores.CorpusFiles(store, "paraguard_mini"), name, corpus
+        )
         labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
         one = pipeline.score_system(
             store, corpus, name, labels, traces, prompting.model_of_system(name), config

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paraguard_lab.analysis import validity
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
-from paraguard_lab.report import review
+from paraguard_lab.report import figures, review
 from paraguard_utils import stores, text
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -24,7 +24,6 @@ from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import trace_store
-from paraguard_utils.report import figures
 
 
 def scored(labels, clusters, seed=0, texts=None, k=2):
@@ -541,7 +540,9 @@ def test_brittle_table_reads_back(tmp_path):
 
 def test_on_recorded_answers(recorded_corpus):
     recorded, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
-    traces = trace_store.read_traces(recorded, "paraguard_mini", recorded_corpus, name)
+    traces = trace_store.read_traces(
+        stores.CorpusFiles(recorded, "paraguard_mini"), name, recorded_corpus
+    )
     labels = labelling.read_matching_labels(recorded, "paraguard_mini", name, traces)
     pairs = recorded.read("pairs", "paraguard_mini", name)
     scores = confusion.score_prompts(recorded_corpus, labels, pairs)

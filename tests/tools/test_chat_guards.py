@@ -45,9 +45,7 @@ def test_the_packaged_chat_model_gives_a_probability_of_yes():
 
     from paraguard_utils.models import prompting
 
-    model = loading.load_model(
-        loading.resolve_model("smollm2-135m-instruct"), packed=False
-    )
+    model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
     before, after = prompting.render_system_prompt(
         model.tokenizer, registry.system_prompts()["moderation"]["text"]
     )
