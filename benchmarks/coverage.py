@@ -55,7 +55,6 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
-from paraguard_utils.core.signals import PAPER_WEIGHTS
 
 CLUSTERS, SIZE, DIMENSIONS = 200, 6, 12
 RULES = ("independent", "clusters", "perplexity", "near-identical")
@@ -156,11 +155,17 @@ def measure(task):
     corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
     clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
     scores = confusion.score_prompts(corpus, labels, pairs)
-    frame = chance.add_matching_columns(corpus, pairs, lengths, perplexities)
-    near, own = frame[frame["rank"].notna()], frame[frame["same_cluster"]]
-    estimates, _ = chance.estimate_against_floors(
-        clusters, near, own, PAPER_WEIGHTS, "relative"
-    )
+    system = System.of(rule, corpus, labels, clusters)
+    wording = pd.DataFrame(
+        {
+            "cluster_id": corpus["cluster_id"],
+            "length": np.log(lengths),
+            "ppl": np.log(perplexities),
+        }
+    ).set_index(corpus["prompt_id"])
+    frame = chance.add_matching_columns(pairs, wording)
+    own = frame[frame["same_cluster"]]
+    estimates, _ = chance.estimate_against_floors(system, frame, "relative")
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
     ids = rejected["cluster_id"]
     excess = confusion.cluster_excess(own, signals.score_pairs(own))

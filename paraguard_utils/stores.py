@@ -131,10 +131,13 @@ class Store:
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
         file = KINDS[kind].path.format(*names)
-        if self.recorded and KINDS[kind].recorded == "derived":
+        is_figure = kind == "figures"
+        if self.recorded and (is_figure or KINDS[kind].recorded == "derived"):
             written = self.writes / file
             if _is_of_this_rebuild(written):
                 return written
+        if self.recorded and is_figure:
+            return paths.ROOT / file
         return self.reads / file
 
     def output_path(self, kind: str, *names: str) -> Path:

@@ -16,6 +16,10 @@ AVX2 = {
 }
 """Instruction sets that the libraries may use; numpy has a list of what it may not."""
 
+_TESTS = Path(__file__).parent
+FOLDERS = [str(_TESTS / name) for name in (".", "utils", "lab", "tools")]
+"""Where test modules and their helpers are imported from."""
+
 
 def environment():
     """Return the environment of a process held to AVX2."""
@@ -34,14 +38,13 @@ def elsewhere(module, function, *arguments):
     what it printed.
     """
     code = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); import {module};"
-        f" print({module}.{function}(*sys.argv[2:]))"
+        f"import sys; sys.path[:0] = {FOLDERS!r}; import {module};"
+        f" print({module}.{function}(*sys.argv[1:]))"
     )
     command = [
         sys.executable,
         "-c",
         code,
-        str(Path(__file__).parent),
         *map(str, arguments),
     ]
     return subprocess.run(

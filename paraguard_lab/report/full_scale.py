@@ -84,7 +84,8 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
         list(dict.fromkeys(found["systems"]["system"])),
     )
     costs = [
-        {"system": one} | trace_store.asking_cost(store, name, one, len(corpus))
+        {"system": one}
+        | trace_store.asking_cost(stores.CorpusFiles(store, name), one, len(corpus))
         for one in systems
     ]
     found["systems"] = found["systems"].merge(pd.DataFrame(costs), on="system")

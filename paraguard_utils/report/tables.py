@@ -4,13 +4,15 @@ titles instead of ids.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import registry, stores
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import MIN_MIXED
 from paraguard_utils.core.measures import MEASURES
+from paraguard_utils.report import links
 from paraguard_utils.schemas import Table
 from paraguard_utils.text import replace_control
 
@@ -36,7 +38,6 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
     "n_scored": "scored",
     "n_unparsed": "unparsed",
     "over_verdict": "against a threshold",
-    "system": "system",
     "twins_change": "twins, change",
     "twins_verdict": "twins are",
     "xstest_safe_rejected": "xstest safe",
@@ -45,41 +46,62 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
 spaces.
 """
 
-_MAX_ROWS, _MAX_TEXT = (
-    9,
-    200,
-)  # rows of a table, characters of a text, that a notebook shows; the CSV has all
-# Characters in a row above which a LaTeX table spans both columns of a page, in small
-# print
+_MAX_ROWS = 9
+"""Rows of a table that a notebook shows; the CSV has all."""
+
+_MAX_TEXT = 200
+"""Characters of a text that a notebook shows."""
+
 _MAX_WIDTH = 50
+"""Characters in a row above which a LaTeX table spans both columns of a page."""
 
 # One pass over a text, so that no replacement is replaced again. < > | print as other
 # characters in TeX's own fonts.
 _LATEX = str.maketrans(
-    {mark: f"\\{mark}" for mark in "&%$#_{}"}
-    | {
+    {
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "\\": r"\textbackslash{}",
         "–": "--",
         "—": "---",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
     }
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"}
 )
 _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|~$&#"})
 _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
+_INTERVAL = re.compile(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])")
+
+
+class _Column(NamedTuple):
+    """A column as a reader sees it."""
+
+    heading: str
+    cells: list[str]
+    is_number: bool
 
 
 def format_estimates(
     frame: pd.DataFrame, estimates: Sequence[str], others: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Format estimates (columns `x`, `x_low`, `x_high`) as "0.123 [0.101, 0.145]",
-    after other columns as they are.
+    """Format estimates as "0.123 [0.101, 0.145]", after other columns as they are.
+
+    An estimate is three columns of `frame`: `x`, `x_low` and `x_high`.
     """
     rows = frame.to_dict("records")
-    return frame[list(others)].assign(
-        **{name: [format_estimate(row, name) for row in rows] for name in estimates}
-    )
+    shown = frame[list(others)].copy()
+    for name in estimates:
+        shown[name] = [format_estimate(row, name) for row in rows]
+    return shown
 
 
 def pivot(
@@ -88,38 +110,38 @@ def pivot(
     estimates: Sequence[str],
     by: str = "interpretation",
 ) -> pd.DataFrame:
-    """Format estimates and put the values of one column side by side, such as the two
-    interpretations of the PPL contrast.
+    """Format estimates and put the values of one column side by side.
 
-    `frame` has a row for each combination of `keys` and `by`. Returns the keys, then
-    columns "ESTIMATE, VALUE of `by`".
+    `frame` has a row for each combination of `keys` and `by`, such as the two
+    interpretations of the PPL contrast. Returns the keys, then columns "ESTIMATE, VALUE
+    of `by`".
     """
-    keys, groups = list(keys), frame.groupby(by, sort=False)
-    parts = {
-        value: format_estimates(rows, estimates, keys).set_index(keys)
-        for value, rows in groups
-    }
+    keys = list(keys)
+    parts = {}
+    for value, rows in frame.groupby(by, sort=False):
+        parts[value] = format_estimates(rows, estimates, keys).set_index(keys)
     if not parts:
         return pd.DataFrame(columns=keys)
-    shown = [(COLUMN_HEADINGS.get(name, name), name) for name in estimates]
-    columns = {
-        f"{heading}, {value}": parts[value][name]
-        for heading, name in shown
-        for value in parts
-    }
+    columns = {}
+    for name in estimates:
+        heading = COLUMN_HEADINGS.get(name, name)
+        for value, part in parts.items():
+            columns[f"{heading}, {value}"] = part[name]
     return pd.concat(columns, axis="columns").reset_index()
 
 
 def format_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Format a whole frame: `x`, `x_low`, `x_high` as one column `x`, other numbers to
-    three decimals.
+    """Format a whole frame: estimates with their intervals, other numbers rounded.
+
+    `x`, `x_low` and `x_high` become one column `x`; other numbers have three decimals.
     """
     estimates = [name for name in frame if f"{name}_low" in frame]
-    ends = {f"{name}{end}" for name in estimates for end in ("_low", "_high")}
-    shown = [name for name in frame if name not in ends]
-    return format_estimates(
-        frame, estimates, [name for name in shown if name not in estimates]
-    )[shown].round(3)
+    ends = set()
+    for name in estimates:
+        ends |= {f"{name}_low", f"{name}_high"}
+    columns = [name for name in frame if name not in ends]
+    others = [name for name in columns if name not in estimates]
+    return format_estimates(frame, estimates, others)[columns].round(3)
 
 
 def format_number(value: float, decimals: int = 3, sign: str = "") -> str:
@@ -132,22 +154,22 @@ def format_estimate(
 ) -> str:
     """Format an estimate of a row as "0.123 [0.101, 0.145]" (`format_number`).
 
-    A dash where undefined.
+    An undefined estimate, or interval, is a dash.
     """
-    value, low, high = (
-        format_number(row[f"{name}{end}"], decimals, sign)
-        for end in ("", "_low", "_high")
-    )
     if np.isnan(row[name]):
         return "–"
-    return (
-        f"{value} [–]" if np.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
-    )
+    value = format_number(row[name], decimals, sign)
+    if np.isnan(row[f"{name}_low"]):
+        return f"{value} [–]"
+    low = format_number(row[f"{name}_low"], decimals, sign)
+    high = format_number(row[f"{name}_high"], decimals, sign)
+    return f"{value} [{low}, {high}]"
 
 
 def too_few_for_excess(table: Table) -> pd.Series:
-    """Return which rows of Table 1 or 3 rest on too few rejections or mixed clusters
-    for their excess to be judged.
+    """Return which rows of Table 1 or 3 have too few decisions to judge their excess.
+
+    They have too few rejections or mixed clusters.
     """
     return table["too_few"] | (table["n_mixed"] < MIN_MIXED)
 
@@ -155,41 +177,38 @@ def too_few_for_excess(table: Table) -> pd.Series:
 def display_table(
     store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS
 ) -> None:
-    """Show the first rows of a display table in a notebook, intervals below their
-    estimates, and where the rest stands.
+    """Show the first rows of a table in a notebook, and where the rest is.
 
-    `name` is that of the CSV under the store's `tables/` that holds all of it; "" if
-    there is none.
+    Intervals are below their estimates. `name` is that of the CSV under the store's
+    `tables/` that holds all of it; "" if there is none.
     """
-    from IPython.display import (
-        Markdown,
-        display,
-    )  # commands make tables too, and need no notebook
+    from IPython.display import Markdown, display  # commands need no notebook
 
-    def cut(value: object) -> object:
-        return (
-            f"{value[:_MAX_TEXT].rstrip()} …"
-            if isinstance(value, str) and len(value) > _MAX_TEXT
-            else value
-        )
+    text = to_markdown(frame.head(most).map(_shorten), "").strip()
+    text = _INTERVAL.sub(r"<br>\1&nbsp;\2", text)
+    if name:
+        folder = paths.DATA if store.recorded else store.writes
+        link = links.link_to(folder / "tables" / f"{name}.csv")
+        n_more = len(frame) - most
+        where = f"{n_more} more rows: " if n_more > 0 else "All columns: "
+        text += f"\n\n{where}[{name}.csv]({link})"
+    display(Markdown(text))
 
-    text = to_markdown(frame.head(most).map(cut), "").strip()
-    text = re.sub(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])", r"<br>\1&nbsp;\2", text)
-    rest = f"{len(frame) - most} more rows: " if len(frame) > most else "All columns: "
-    folder = "../data/tables" if store.recorded else "../tables"
-    display(
-        Markdown(f"{text}\n\n{rest}[{name}.csv]({folder}/{name}.csv)" if name else text)
-    )
+
+def _shorten(value: object) -> object:
+    """Cut a text that is too long for a notebook."""
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return f"{value[:_MAX_TEXT].rstrip()} …"
+    return value
 
 
 def publish_table(
     store: stores.Store, name: str, frame: pd.DataFrame, caption: str
 ) -> None:
-    """Write a display table as LaTeX (booktabs, label `tab:NAME`) and Markdown under
-    the store's `tables/`.
+    """Write a table as LaTeX and Markdown under the store's `tables/`.
 
-    Texts are data: all markup in them is escaped. Columns of numbers are set to the
-    right, others to the left.
+    LaTeX is for booktabs, with the label `tab:NAME`. Texts are data: all markup in them
+    is escaped. Columns of numbers are aligned right, others left.
     """
     path = store.output_path("tables", name)
     stores.write_text(path.with_suffix(".tex"), to_latex(frame, caption, name))
@@ -197,52 +216,47 @@ def publish_table(
 
 
 def to_latex(frame: pd.DataFrame, caption: str, name: str) -> str:
-    """Typeset a display table with booktabs, as `table*` if its rows are wide."""
-    columns = _columns(frame)
-    cells = pd.DataFrame(
-        dict(
-            enumerate(
-                [_tex(text, number) for text in texts] for _, texts, number in columns
-            )
-        )
-    )
-    wide = (
-        sum(max(map(len, (heading, *texts))) for heading, texts, _ in columns)
-        > _MAX_WIDTH
-    )
-    styler = cells.style.hide(axis="index")
-    styler.relabel_index(
-        [_tex(heading, False) for heading, _, _ in columns], axis="columns"
-    )
+    """Typeset a table with booktabs, as `table*` if its rows are wide."""
+    columns = _read_columns(frame)
+    cells = {}
+    width = 0
+    for place, column in enumerate(columns):
+        cells[place] = [_escape_latex(text, column.is_number) for text in column.cells]
+        width += max(map(len, [column.heading, *column.cells]))
+    is_wide = width > _MAX_WIDTH
+    headings = [_escape_latex(column.heading, False) for column in columns]
+    alignment = "".join("r" if column.is_number else "l" for column in columns)
+    styler = pd.DataFrame(cells).style.hide(axis="index")
+    styler.relabel_index(headings, axis="columns")
     text = styler.to_latex(
         hrules=True,
         caption=caption.translate(_LATEX),
         label=f"tab:{name}",
         position="t",
         position_float="centering",
-        column_format="".join("r" if number else "l" for _, _, number in columns),
-        environment="table*" if wide else "table",
+        column_format=alignment,
+        environment="table*" if is_wide else "table",
     )
-    small = "\\centering\n\\footnotesize\\setlength{\\tabcolsep}{3pt}\n"
-    return text.replace("\\centering\n", small, 1) if wide else text
+    if is_wide:
+        small = "\\footnotesize\\setlength{\\tabcolsep}{3pt}"
+        text = text.replace("\\centering\n", f"\\centering\n{small}\n", 1)
+    return text
 
 
 def to_markdown(frame: pd.DataFrame, caption: str) -> str:
-    """Set a display table as a Markdown pipe table under its caption."""
-    columns = _columns(frame)
-    cells = [
-        texts if number else [escape_markdown(text) for text in texts]
-        for _, texts, number in columns
-    ]
-    table = pd.DataFrame(dict(enumerate(cells))).to_markdown(
+    """Typeset a table as a Markdown pipe table under its caption."""
+    columns = _read_columns(frame)
+    cells = {}
+    for place, column in enumerate(columns):
+        cells[place] = column.cells
+        if not column.is_number:
+            cells[place] = [escape_markdown(text) for text in column.cells]
+    alignment = ["right" if column.is_number else "left" for column in columns]
+    table = pd.DataFrame(cells).to_markdown(
         index=False,
         disable_numparse=True,
-        headers=[escape_markdown(heading) for heading, _, _ in columns],
-        colalign=(
-            ["right" if number else "left" for _, _, number in columns]
-            if len(frame)
-            else None
-        ),
+        headers=[escape_markdown(column.heading) for column in columns],
+        colalign=alignment if len(frame) else None,
     )
     return f"{escape_markdown(caption)}\n\n{table}\n"
 
@@ -252,28 +266,27 @@ def escape_markdown(text: str) -> str:
     return text.translate(_MARKDOWN)
 
 
-def _columns(frame: pd.DataFrame) -> list[tuple[str, list[str], bool]]:
-    """Turn every column into its heading, its cells as one line of text each, and
-    whether they are numbers.
+def _read_columns(frame: pd.DataFrame) -> list[_Column]:
+    """Return the columns of a table as a reader sees them, each cell one line of text.
+
+    Systems have their titles, and measures their headings.
     """
     columns = []
     for name in frame.columns:
-        values = (
-            registry.display_titles(frame[name])
-            if name in ("system", "system")
-            else frame[name]
-        )
+        values = list(frame[name])
+        if name == "system":
+            values = registry.display_titles(values)
         if name == "measure":
             values = [COLUMN_HEADINGS.get(value, value) for value in values]
-        texts = [_text(value) for value in values]
-        number = all(_NUMBER.fullmatch(text) for text in texts) and set(texts) != {"–"}
-        columns.append(
-            (COLUMN_HEADINGS.get(name, str(name).replace("_", " ")), texts, number)
-        )
+        cells = [_to_text(value) for value in values]
+        is_number = all(map(_NUMBER.fullmatch, cells)) and set(cells) != {"–"}
+        heading = COLUMN_HEADINGS.get(name, str(name).replace("_", " "))
+        columns.append(_Column(heading, cells, is_number))
     return columns
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
+    """Return one cell as one line of text."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if pd.isna(value):
@@ -283,9 +296,12 @@ def _text(value: object) -> str:
     return replace_control(" ".join(str(value).split()))
 
 
-def _tex(text: str, number: bool) -> str:
+def _escape_latex(text: str, is_number: bool) -> str:
+    """Escape what LaTeX takes for markup; a number has a proper minus."""
     escaped = text.translate(_LATEX)
-    if number and text != "–":
+    if is_number and text != "–":
         return escaped.replace("-", "$-$").replace("[$-$$-$]", "[--]")
     # After a line break, TeX would take a first [ or * as an argument of the break.
-    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped
+    if escaped.startswith(("[", "*")):
+        return f"{{{escaped[0]}}}{escaped[1:]}"
+    return escaped

@@ -1,5 +1,7 @@
 """Floors and permutations: hand-worked cases, and worlds whose truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_lab.analysis import chance
+from paraguard_lab.report import findings
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.report import findings
-from paraguard_utils.settings import freeze
+from paraguard_utils.core.signals import Scoring
 
 
 def pairs(*rows):
@@ -93,10 +96,8 @@ def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_ex
     for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
         frame[name] = rng.random(len(frame))
     score = signals.score_pairs(frame)
-    expected = confusion.cluster_excess(
-        confusion.select_own_pairs(corpus, frame), score
-    ).mean()
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
+    expected = confusion.cluster_excess(frame, score).mean()
     clusters = ClusterBootstrap(corpus["cluster_id"])
     found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert (
@@ -189,7 +190,8 @@ def test_where_much_is_rejected_the_search_is_deeper(monkeypatch):
     labels = pd.DataFrame(
         {"label": ["reject"] * 30 + ["accept"] * 8 + ["unparsed"] * 2}
     )
-    found = chance.find_candidates(rng.normal(size=(40, 6)), corpus, labels, k=3)
+    system = replace(System.of("m", corpus, labels), scoring=Scoring(k=3))
+    found = chance.find_candidates(system, rng.normal(size=(40, 6)))
     # 38 are scored and 8 of them accepted: 3 * 38 / 8 = 14.25, so 15 of any label are
     # looked at
     assert found.near.shape == (38, 15) and found.near.max() == 37
@@ -207,7 +209,7 @@ def test_what_permutations_cannot_use_is_left_out(labels, seed):
         [rng.permutation(np.delete(np.arange(36), i))[:20] for i in range(36)]
     )
     scores = rng.random((36, 20, 1))
-    used = np.where(chance._unused(near, cluster, label, 3), -1, near)
+    used = np.where(chance._is_unused(near, cluster, label, 3), -1, near)
     one, other = (
         permuted(cluster, label, kept, scores, 3, 20, seed) for kept in (near, used)
     )
@@ -223,9 +225,9 @@ def test_without_an_accepted_prompt_nothing_is_looked_for():
         }
     )
     labels = pd.DataFrame({"label": ["reject"] * 30})
-    found = chance.find_candidates(
-        np.random.default_rng(0).normal(size=(30, 6)), corpus, labels, k=5
-    )
+    system = System.of("m", corpus, labels)
+    vectors = np.random.default_rng(0).normal(size=(30, 6))
+    found = chance.find_candidates(system, vectors)
     assert found.near.shape == (30, 0) and len(found.pairs[0]) == 0
     value, null, short = found.permuted(np.zeros((0, 1)), mean, k=5, seed=0, draws=3)
     assert np.isnan(value).all() and np.isnan(null).all() and short == 1.0
@@ -253,25 +255,17 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_chance_of_any_labels(case):
-    corpus, vectors, traces, labels, tokens = worlds.world(
-        CASES[case], np.repeat([f"c{i}" for i in range(10)], 6)
-    )
-    config = freeze({"store": "test", "corpus": "c"})
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=100)
-    frame = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
-    one = worlds.system(
-        corpus, labels, clusters, traces=traces, tokens=tokens, pairs=frame
-    )
-    table, curve, found = chance.compare_with_chance(
-        "m--none", corpus, one, vectors, config, clusters
-    )
+    made = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))
+    clusters = ClusterBootstrap(made[0]["cluster_id"], resamples=100)
+    system = worlds.scored(made, clusters)
+    table, curve, found = chance.compare_with_chance(system, made[1])
     usual = table[table["interpretation"] == "relative"].iloc[0]
     np.testing.assert_equal(
         list(found["excess_matched"]),
         [usual[f"excess_matched{x}"] for x in ("", "_low", "_high")],
     )
-    scores = confusion.score_prompts(corpus, labels, frame)
-    row = confusion.system_row("m--none", corpus, labels, frame, scores, clusters)
+    scores = system.scores
+    row = confusion.system_row(system)
     table = table.merge(pd.DataFrame([row]), on=["system", "interpretation"])
     assert len(curve) == 2 * len(chance.CURVE_TAUS)
     if case == "mixed":

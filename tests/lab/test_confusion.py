@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from worlds import world
 
+from paraguard_lab.report import findings as lab_findings
 from paraguard_lab.report import review
 from paraguard_utils import stores
 from paraguard_utils.analysis import cohorts, confusion, signals
@@ -328,9 +329,9 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
         row | {"excess_low": -0.1},
     ]
     frames.append(row | {"excess_low": math.nan, "excess_high": math.nan})
-    said = findings.judge_excess(pd.DataFrame(frames))
+    said = lab_findings.judge_excess(pd.DataFrame(frames))
     assert said == [
-        findings.EXCESS_VERDICTS["above"],
+        lab_findings.EXCESS_VERDICTS["above"],
         "too few to judge",
         "too few to judge",
         "cannot tell from noise",
@@ -341,9 +342,9 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
         excess_equal_contrast_low=[-0.1, 0.01, math.nan],
         excess_equal_contrast_high=[0.1, 0.1, math.nan],
     )
-    assert findings.judge_excess(left) == [
+    assert lab_findings.judge_excess(left) == [
         "separable by wording",
-        *[findings.EXCESS_VERDICTS["above"]] * 2,
+        *[lab_findings.EXCESS_VERDICTS["above"]] * 2,
     ]
 
 
@@ -677,12 +678,12 @@ def test_differing_systems_by_hand():
     )
     between = between.assign(difference_low=0.0, difference_high=0.0)
     # CI of two models is not compared, nor DR of a system with few rejections
-    told = findings.significant_pairs(between, table).set_index("measure")
+    told = lab_findings.significant_pairs(between, table).set_index("measure")
     assert (
         told.loc["ci"].tolist() == [1, 1]
         and told.loc["dr"].tolist() == [1, 1]
         and told.loc["frr"].tolist() == [2, 1]
     )
-    (row,) = findings.list_differences(between, table, "dr").to_dict("records")
+    (row,) = lab_findings.list_differences(between, table, "dr").to_dict("records")
     assert (row["first"], row["second"], row["difference"]) == (one, other, -0.2)
-    assert findings.list_differences(between, table, "flip_rate").empty
+    assert lab_findings.list_differences(between, table, "flip_rate").empty

@@ -10,6 +10,7 @@ import pytest
 from worlds import world
 
 from paraguard_lab.analysis import sensitivity
+from paraguard_lab.report import figures, findings
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.confusion import estimate_confusion
@@ -17,7 +18,6 @@ from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
-from paraguard_utils.report import figures, findings
 
 LABELS = ["accept", "reject", "accept", "accept", "reject", "accept"] * 10
 CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)

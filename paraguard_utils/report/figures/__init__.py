@@ -1,13 +1,28 @@
-"""The figures: every function `plot_...` of the modules here.
+"""The figures of notebooks 00 to 05; `publish_figure` writes one and shows it."""
 
-`publish_figure` writes one and shows it.
-"""
+from paraguard_utils.report.figures.cohorts import (
+    plot_paper_cohorts,
+    plot_strategy_flips,
+)
+from paraguard_utils.report.figures.corpus import plot_gate_distributions
+from paraguard_utils.report.figures.guards import plot_both_corpora
+from paraguard_utils.report.figures.scoring import (
+    plot_ci_against_similarity,
+    plot_rephrasing_odds,
+    plot_shared_wording,
+    plot_systems,
+)
+from paraguard_utils.report.figures.style import publish_figure, show_figure
 
-from paraguard_lab.report.figures import validity
-from paraguard_utils.report.figures import cohorts, corpus, guards, scoring
-from paraguard_utils.report.figures.style import publish_figure as publish_figure
-
-for _module in (cohorts, corpus, guards, scoring, validity):
-    globals().update(
-        {name: made for name, made in vars(_module).items() if name.startswith("plot_")}
-    )
+__all__ = [
+    "plot_both_corpora",
+    "plot_ci_against_similarity",
+    "plot_gate_distributions",
+    "plot_paper_cohorts",
+    "plot_rephrasing_odds",
+    "plot_shared_wording",
+    "plot_strategy_flips",
+    "plot_systems",
+    "publish_figure",
+    "show_figure",
+]

@@ -21,27 +21,26 @@ from paraguard_utils.registry import display_titles, published_systems
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store, write_file
 
-Look: TypeAlias = dict[
-    str, Any
-]  # keyword arguments of matplotlib that say how something is drawn
-COLUMN_WIDTH, PAGE_WIDTH = (
-    3.3,
-    6.9,
-)  # figure widths in inches: one and two columns of a paper
-MIN_FONT_SIZE = (
-    6  # size in points of a remark inside a figure, the smallest text there is
-)
+Look: TypeAlias = dict[str, Any]
+"""Keyword arguments of matplotlib that say how something is drawn."""
+
+Panel: TypeAlias = tuple[Axes, str, Table]
+"""A panel of a figure, the system that it shows, and that system's rows."""
+
+# Widths of a figure in inches: one column and two columns of a paper.
+COLUMN_WIDTH = 3.3
+PAGE_WIDTH = 6.9
+
+MIN_FONT_SIZE = 6
+"""Size in points of a remark inside a figure, the smallest text there is."""
 
 # Hue says what is drawn, and each hue says one thing in all figures; lightness says how
-# much. The colours are Okabe and Ito's, with Tol's indigo, purple and sand: every kind
-# of colour vision tells them apart.
+# much. The colours are Okabe and Ito's, with Tol's indigo, purple and sand, which every
+# kind of colour vision can distinguish.
 DECISION_COLOURS = {"accept": "#0072B2", "reject": "#D55E00"}
 INTERPRETATION_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
-MODEL_COLOURS = (
-    "#009E73",
-    "#E69F00",
-    "#56B4E9",
-)  # colours of the published models, in their order
+MODEL_COLOURS = ("#009E73", "#E69F00", "#56B4E9")
+"""Colours of the published models, in their order."""
 PART_COLOURS = {
     "meaning": "#DDCC77",
     "style": "#7A7A7A",
@@ -49,30 +48,32 @@ PART_COLOURS = {
     "chance": "#EBEBEB",
 }
 """Parts of a decision's variance; only meaning has a hue."""
-INK, GREY, PALE = (
-    "#000000",
-    "#737373",
-    "#EDEDED",
-)  # what has no group; remarks, what is not tested; backgrounds
-OTHER_COLOURS = (
-    "#404040",
-    "#8C8C8C",
-)  # colours of what stands beside the published models, in turn
-SHADES = mpl.colors.LinearSegmentedColormap.from_list(
-    "shades", ["#FFFFFF", "#777777"]
-)  # black text is readable on all
-PAPER_LINE: Look = {
-    "color": INK,
-    "linestyle": (0, (4, 2)),
-    "linewidth": 0.8,
-}  # dashed: a value of the paper
-CHANCE_LINE: Look = {
-    "color": GREY,
-    "linestyle": (0, (1, 1.5)),
-    "linewidth": 1.0,
-}  # dotted line of what chance gives
+INK = "#000000"
+"""What belongs to no group."""
+GREY = "#737373"
+"""Remarks, and what is not tested."""
+PALE = "#EDEDED"
+"""Backgrounds."""
+OTHER_COLOURS = ("#404040", "#8C8C8C")
+"""Colours of models that are not published, in turn."""
+SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
+"""A scale on all of which black text is readable."""
+PAPER_LINE: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+"""Dashed: a value of the paper."""
+CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+"""Dotted: what chance gives."""
 
+# The line and the marker of each system prompt, and of any other
 _SYSTEM_PROMPTS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
+_OTHER_SYSTEM_PROMPT = ("-.", "D")
+
+_STYLE_FILE = Path(__file__).with_name("paraguard.mplstyle")
+
+# Pixels for an inch of a figure: of its file, and where a notebook shows it
+_SAVED_DPI = mpl.rc_params_from_file(_STYLE_FILE, use_default_template=False)[
+    "savefig.dpi"
+]
+_SHOWN_DPI = 110
 
 
 def subplots(
@@ -80,10 +81,11 @@ def subplots(
 ) -> tuple[Figure, Any]:
     """Make a figure and its axes in the project's style.
 
-    Arguments as matplotlib's own, `height` of a page-wide one.
+    Arguments are those of `pyplot.subplots`; `height`, in inches, makes the figure as
+    wide as a page.
     """
     mpl.use("agg")
-    plt.style.use(Path(__file__).with_name("paraguard.mplstyle"))
+    plt.style.use(_STYLE_FILE)
     if height is not None:
         kwargs["figsize"] = (PAGE_WIDTH, height)
     return plt.subplots(*args, **kwargs)
@@ -97,37 +99,50 @@ def publish_figure(
     meta: dict,
     show: bool = True,
 ) -> None:
-    """Write a figure as PNG and PDF, and the numbers it draws (`panel`) as CSV, under
-    the store's `figures/`.
+    """Write a figure as PNG and PDF, and the numbers that it draws as CSV.
 
-    `meta` holds parameters and hashes of inputs. `show` displays the PNG in a notebook.
+    They go to the store's `figures/`. `panel` has the numbers, `meta` the parameters
+    and the hashes of inputs; `show` displays the picture in a notebook. Six parameters,
+    because a picture is not published without its numbers and their source.
     """
-    png, pdf = (
-        store.output_path("figures", f"{name}.{suffix}") for suffix in ("png", "pdf")
-    )
+    png = store.output_path("figures", f"{name}.png")
     # No software version and no date: the same figure is the same bytes.
     figure.savefig(png, metadata={"Software": None}, pil_kwargs={"compress_level": 0})
     # 128 colours are enough for a chart, and a notebook that shows it stays small.
-    with PIL.Image.open(png) as drawn:
-        drawn.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE).save(
-            png, optimize=True
-        )
-    figure.set_layout_engine(
-        "none"
-    )  # of the PNG: laying out once more takes longer than drawing
+    with PIL.Image.open(png) as picture:
+        reduced = picture.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE)
+    reduced.save(png, optimize=True)
+    # The PDF has the PNG's layout: laying out again takes longer than drawing.
+    figure.set_layout_engine("none")
     figure.savefig(
-        pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None}
+        store.output_path("figures", f"{name}.pdf"),
+        metadata={"CreationDate": None, "Creator": None, "Producer": None},
     )
     plt.close(figure)
     write_file(store.output_path("figures", f"{name}.csv"), panel, "panel", meta)
     if show:
-        display(
-            Image(
-                png.read_bytes(),
-                width=round(figure.get_figwidth() * 110),
-                alt=name.replace("_", " "),
-            )
-        )
+        _display(png, figure.get_figwidth())
+
+
+def show_figure(store: Store, name: str) -> None:
+    """Show a figure of the store in a notebook, as an earlier notebook published it.
+
+    A figure that is not in the store is left out: a picture of the record must not
+    stand among the results of another run.
+    """
+    png = store.path("figures", f"{name}.png")
+    if not png.is_file():
+        return
+    with PIL.Image.open(png) as picture:
+        inches = picture.width / _SAVED_DPI
+    _display(png, inches)
+
+
+def _display(png: Path, inches: float) -> None:
+    """Show a picture in a notebook, `inches` wide on paper."""
+    name = png.stem.replace("_", " ")
+    width = round(inches * _SHOWN_DPI)
+    display(Image(png.read_bytes(), width=width, alt=name))
 
 
 def make_system_grid(
@@ -137,13 +152,12 @@ def make_system_grid(
     margin: float = 0.0,
     xlabel: str = "",
     ylabel: str = "",
-) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
+) -> tuple[Figure, list[Panel]]:
     """Make a page-wide figure with a titled panel for each system of a table.
 
-    Return each with its system and rows.
-
-    `across` panels, with shared axes, stand in a line, which is `height` inches high;
-    `margin` inches are added once.
+    A line has `across` panels with shared axes and is `height` inches high; `margin`
+    inches are added once. Labels are those of every outer panel. Six parameters, as
+    they say one thing: how the grid looks.
     """
     groups = list(table.groupby("system", sort=False))
     lines = -(-len(groups) // across)
@@ -156,9 +170,10 @@ def make_system_grid(
         sharey=True,
     )
     name_panels(axes, [name for name, _ in groups], xlabel, ylabel)
-    return figure, [
-        (axis, *group) for axis, group in zip(axes.flat, groups, strict=False)
-    ]
+    panels = []
+    for axis, (name, rows) in zip(axes.flat, groups, strict=False):
+        panels.append((axis, name, rows))
+    return figure, panels
 
 
 def name_panels(
@@ -166,7 +181,7 @@ def name_panels(
 ) -> None:
     """Title the panels of a grid by systems and hide those that are left over.
 
-    Labels stand at the outer ones.
+    The labels are shown at the outer panels.
     """
     for axis, title in zip_longest(axes.flat, display_titles(systems)):
         axis.set(title=title, xlabel=xlabel, ylabel=ylabel, visible=title is not None)
@@ -175,19 +190,18 @@ def name_panels(
 
 def make_listed_panels(
     table: Table, rows: Sequence[str], across: int
-) -> tuple[Figure, list[tuple[Axes, str, Table]]]:
-    """Make a panel for each system as `make_target_grid` does, in which `rows` are
-    listed from top to bottom.
-    """
+) -> tuple[Figure, list[Panel]]:
+    """Make a panel for each system, in which `rows` are listed from top to bottom."""
     across = min(across, table["system"].nunique())
-    figure, panels = make_system_grid(
-        table, across, 0.55 + 0.15 * len(rows), margin=0.3
-    )
+    height = 0.55 + 0.15 * len(rows)
+    figure, panels = make_system_grid(table, across, height, margin=0.3)
     for place, (axis, _, _) in enumerate(panels):
         axis.set_title(axis.get_title("left").replace(", ", "\n"))
         draw_row_rules(axis)
-        axis.xaxis.set_tick_params(labelbottom=place + across >= len(panels))
-    name_rows(panels[0][0], rows)
+        is_lowest = place + across >= len(panels)
+        axis.xaxis.set_tick_params(labelbottom=is_lowest)
+    first_axis = panels[0][0]
+    name_rows(first_axis, rows)
     return figure, panels
 
 
@@ -208,24 +222,26 @@ def draw_row_rules(axis: Axes) -> None:
 def write_remark(
     axis: Axes, x: float, y: float, remark: str, of: str = "", **look: Any
 ) -> None:
-    """Write a remark (`Axes.text`) at a place in data, or in shares of the panel along
-    `of` ("x", "y" or "xy").
+    """Write a remark at a place in a panel.
+
+    The place is in data, or in shares of the panel along `of` ("x", "y" or "xy").
+    `look` are keyword arguments of `Axes.text`.
     """
-    shares = {
+    transforms = {
+        "": axis.transData,
         "xy": axis.transAxes,
         "x": axis.get_yaxis_transform(),
         "y": axis.get_xaxis_transform(),
     }
-    usual: Look = {"size": MIN_FONT_SIZE, "transform": shares.get(of, axis.transData)}
-    axis.text(x, y, remark, **(usual | look))
+    default: Look = {"size": MIN_FONT_SIZE, "transform": transforms[of]}
+    axis.text(x, y, remark, **(default | look))
 
 
 def name_lines(figure: Figure, axis: Axes) -> None:
     """Name what is drawn in a panel, in a line above the figure."""
     handles, names = axis.get_legend_handles_labels()
-    figure.legend(
-        handles, names, ncols=len(names), loc="outside upper center", frameon=False
-    )
+    place = "outside upper center"
+    figure.legend(handles, names, ncols=len(names), loc=place, frameon=False)
 
 
 def draw_interval_bars(
@@ -236,47 +252,52 @@ def draw_interval_bars(
     along: str = "x",
     **look: Any,
 ) -> None:
-    """Draw each row's estimate along x, or y, as a dot on its interval
-    (`Axes.errorbar`), at the places `at`.
+    """Draw each row's estimate as a dot on its interval, at the places `at`.
+
+    The estimate is drawn along x or y; `look` are keyword arguments of `Axes.errorbar`.
     """
-    value, low, high = (
-        rows[f"{measure}{end}"].to_numpy(float) for end in ("", "_low", "_high")
-    )
-    places = (value, at) if along == "x" else (at, value)
-    axis.errorbar(
-        *places, **({"fmt": "o", f"{along}err": [value - low, high - value]} | look)
-    )
+    value = rows[measure].to_numpy(float)
+    low = rows[f"{measure}_low"].to_numpy(float)
+    high = rows[f"{measure}_high"].to_numpy(float)
+    error = [value - low, high - value]
+    look = {"fmt": "o"} | look
+    if along == "x":
+        axis.errorbar(value, at, xerr=error, **look)
+    else:
+        axis.errorbar(at, value, yerr=error, **look)
 
 
 def spread_labels(values: Iterable[float], gap: float, most: float) -> np.ndarray:
-    """Move heights of labels down as little as it takes that they are `gap` apart and
-    none is above `most`.
+    """Move heights of labels down as little as keeps them apart.
+
+    Afterwards they are at least `gap` apart and none is above `most`.
     """
-    wanted = np.array(list(values), float)
-    places, last = wanted.copy(), most + gap
-    for number in np.argsort(-wanted, kind="stable"):
-        places[number] = last = min(wanted[number], last - gap)
+    places = np.array(list(values), float)
+    last = most + gap
+    for number in np.argsort(-places, kind="stable"):
+        last = min(places[number], last - gap)
+        places[number] = last
     return places
 
 
 def label_line_ends(
     figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]
 ) -> None:
-    """Name lines at their right ends, beside a panel whose limits are set: end, name
-    and look of each line.
+    """Name lines at their right ends, beside a panel whose limits are set.
+
+    `ends` has the height of the end, the name and the look of each line.
     """
     figure.draw_without_rendering()  # lays the panels out
     points = axis.get_window_extent().height * 72 / figure.dpi
     low, high = axis.get_ylim()
-    places = spread_labels(
-        [end for end, _, _ in ends], 1.25 * MIN_FONT_SIZE / points * (high - low), high
-    )
+    gap = 1.25 * MIN_FONT_SIZE / points * (high - low)
+    places = spread_labels([end for end, _, _ in ends], gap, high)
+    beside = axis.get_yaxis_transform()
     for (end, name, look), place in zip(ends, places, strict=True):
-        x, y = [1.02, 1.08, 1.2], [end, place, place]
         axis.plot(
-            x,
-            y,
-            transform=axis.get_yaxis_transform(),
+            [1.02, 1.08, 1.2],
+            [end, place, place],
+            transform=beside,
             clip_on=False,
             linewidth=0.8,
             **look,
@@ -285,33 +306,32 @@ def label_line_ends(
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return title and colour of each model: a published one keeps its own, others have
-    their name and a grey.
+    """Return the title and the colour of each model.
+
+    A published model keeps its own, any other has its name and a grey.
     """
-    chat = published_systems("chat")["title"]
-    known = {
-        model_of_system(system): title.partition(",")[0]
-        for system, title in chat.items()
-    }
-    colours = dict(zip(known, MODEL_COLOURS, strict=False))
-    names = list(dict.fromkeys(models))
-    rest = [name for name in names if name not in colours]
-    colours |= {
-        name: OTHER_COLOURS[place % len(OTHER_COLOURS)]
-        for place, name in enumerate(rest)
-    }
-    return {name: (known.get(name, name), colours[name]) for name in names}
+    titles = {}
+    for system, title in published_systems("chat")["title"].items():
+        titles[model_of_system(system)] = title.partition(",")[0]
+    colours = dict(zip(titles, MODEL_COLOURS, strict=False))
+    looks = {}
+    n_others = 0
+    for name in dict.fromkeys(models):
+        colour = colours.get(name)
+        if colour is None:
+            colour = OTHER_COLOURS[n_others % len(OTHER_COLOURS)]
+            n_others += 1
+        looks[name] = (titles.get(name, name), colour)
+    return looks
 
 
 def system_looks(systems: Collection[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the colour of each system's model, and the line and the marker of its
-    system prompt.
-    """
-    looks = model_looks(map(model_of_system, systems))
-    return {
-        name: (
-            looks[model_of_system(name)][1],
-            *_SYSTEM_PROMPTS.get(name.rpartition("--")[2], ("-.", "D")),
-        )
-        for name in systems
-    }
+    """Return the colour of each system's model, and the line and marker of its prompt."""
+    models = model_looks(map(model_of_system, systems))
+    looks = {}
+    for name in systems:
+        _, colour = models[model_of_system(name)]
+        system_prompt = name.rpartition("--")[2]
+        line, marker = _SYSTEM_PROMPTS.get(system_prompt, _OTHER_SYSTEM_PROMPT)
+        looks[name] = (colour, line, marker)
+    return looks

@@ -1,0 +1,180 @@
+"""Figures beside notebook 04: cells of cohorts, regression, charged words."""
+
+from collections.abc import Sequence
+from textwrap import fill
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from paraguard_lab.analysis.regression import ADJUSTED_TERM
+from paraguard_utils.analysis.cohorts import BIN_NAMES
+from paraguard_utils.report import tables
+from paraguard_utils.report.figures import style
+from paraguard_utils.schemas import Table
+
+_RATIO = ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
+
+
+def plot_cohort_cells(table: Table) -> Figure:
+    """Draw CI by surface risk and neighbour similarity for each system.
+
+    The paper's cohorts are outlined, dashed. A page wide. `table` is
+    `cohorts.cohort_table` of any systems in one binning.
+    """
+    names = list(dict.fromkeys(table["system"]))
+    is_cell = table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)
+    cells = table[(table["interpretation"] == "relative") & is_cell]
+    across = min(3, len(names))
+    lines = -(-len(names) // across)
+    scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
+    figure, panels = style.subplots(
+        lines, across, height=0.3 + 1.3 * lines, sharex=True, sharey=True, squeeze=False
+    )
+    for axis, name in zip(panels.flat, names, strict=False):
+        _draw_cells(axis, cells[cells["system"] == name], scale)
+    style.name_panels(
+        panels, names, "similarity to accepted neighbours", "surface risk"
+    )
+    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
+    figure.colorbar(
+        shades, ax=panels, label="CI, relative reading", aspect=40, pad=0.01
+    )
+    return figure
+
+
+def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
+    """Draw one system's CI by cohort as shades, and outline the paper's cohorts.
+
+    Each cell has its interval and the number of rejections.
+    """
+    import seaborn  # takes a second
+
+    values = rows.pivot(index="risk", columns="similarity", values="ci")
+    seaborn.heatmap(
+        values.reindex(index=BIN_NAMES, columns=BIN_NAMES),
+        ax=axis,
+        xticklabels=BIN_NAMES,
+        yticklabels=BIN_NAMES,
+        cmap=style.SHADES,
+        norm=scale,
+        cbar=False,
+        linewidths=0.8,
+        linecolor="white",
+    )
+    axis.invert_yaxis()
+    for row in rows.to_dict("records"):
+        remark = f"n = {row['n']}"
+        if row["n"]:
+            ci = tables.format_estimate(row, "ci", 2).replace(" [", "\n[")
+            remark = f"{ci}\n{remark}"
+        style.write_remark(
+            axis,
+            BIN_NAMES.index(row["similarity"]) + 0.5,
+            BIN_NAMES.index(row["risk"]) + 0.5,
+            remark,
+            ha="center",
+            va="center",
+            color=style.INK if row["n"] else style.GREY,
+            linespacing=1.1,
+        )
+    outline: style.Look = {"fill": False, "clip_on": False, **style.PAPER_LINE}
+    axis.add_patch(Rectangle((2, 0), 1, 1, **outline))
+    axis.add_patch(Rectangle((0, 2), 3, 1, **outline))
+    axis.tick_params(axis="y", rotation=0)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def plot_cohort_regression(table: Table) -> Figure:
+    """Draw odds ratios of refusal, filled where p < 0.05 after Holm's correction.
+
+    A panel per system, a page wide. `table` is from `refusal_odds_ratios`.
+    """
+    terms = list(dict.fromkeys(table["term"]))
+    figure, panels = _draw_odds_ratios(table, terms, 5, (0.1, 0.3, 1, 3, 10))
+    for axis, _, rows in panels:
+        by_term = rows.set_index("term").reindex(terms)
+        first = by_term.iloc[0]
+        refused = f"{first['n_reject']} of {first['n']} refused"
+        axis.set_title(f"{axis.get_title('left')}\n{refused}")
+        _write_undefined(axis, by_term)
+    key = "(filled: p < 0.05 after Holm's correction; dotted: chance)"
+    figure.supxlabel(
+        "odds ratio of refusal: strategies against their seed, others per standard"
+        f" deviation\n{key}"
+    )
+    return figure
+
+
+def _write_undefined(axis: Axes, by_term: Table) -> None:
+    """Write why a system has no odds ratios, or which of them are undefined."""
+    is_undefined = by_term["odds_ratio"].isna()
+    look: style.Look = {"va": "center", "color": style.GREY}
+    if is_undefined.all():
+        note = fill(by_term["note"].iloc[0], 18)
+        frame = {"color": "white", "pad": 1}
+        style.write_remark(
+            axis, 0.5, 0.5, note, of="xy", ha="center", bbox=frame, **look
+        )
+        return
+    for y in np.flatnonzero(is_undefined).tolist():
+        style.write_remark(axis, 1.05, y, "undefined", **look)
+
+
+def plot_triggers(table: Table) -> Figure:
+    """Draw how charged words of each theme change the odds of a refusal.
+
+    A panel per system, a page wide. `table` is from `triggers.stack_trigger_tables`; an
+    infinite ratio is drawn at the edge.
+    """
+    families = table[table["kind"] == "family"]
+    terms = sorted(set(families["term"]))
+    ticks = (0.01, 0.1, 1, 10, 100)
+    figure, _ = _draw_odds_ratios(families, terms, 3, ticks, most=100)
+    key = "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
+    figure.supxlabel(
+        "odds ratio of refusal with words of a theme, in one request's"
+        f" near-copies\n{key}"
+    )
+    return figure
+
+
+def _draw_odds_ratios(
+    table: Table,
+    terms: list[str],
+    across: int,
+    ticks: Sequence[float],
+    most: float = np.inf,
+) -> tuple[Figure, list[style.Panel]]:
+    """Draw odds ratios by term on a log scale, a panel per system.
+
+    They are drawn from 1 / most to most, filled where p_holm < 0.05.
+    """
+    figure, panels = style.make_listed_panels(table, terms, across)
+    for axis, _, rows in panels:
+        by_term = rows.set_index("term").reindex(terms)
+        for y, (term, row) in enumerate(by_term.iterrows()):
+            value, low, high = row[_RATIO].astype(float).clip(1 / most, most)
+            colour = style.GREY if term == ADJUSTED_TERM else style.INK
+            face = colour if row["p_holm"] < 0.05 else "white"
+            axis.hlines(y, low, high, color=colour, linewidth=1)
+            look: style.Look = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
+            axis.plot(value, y, "o", clip_on=False, **look)
+        axis.axvline(1, zorder=0, **style.CHANCE_LINE)
+    axis.set_xscale("log")  # as every panel's
+    edge = _find_edge(table[_RATIO[1:]].clip(1 / most, most))
+    shown = [tick for tick in ticks if 1 / edge <= tick <= edge]
+    axis.set(xlim=(1 / edge, edge))
+    axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axis.minorticks_off()
+    return figure, panels
+
+
+def _find_edge(ends: pd.DataFrame) -> float:
+    """Return how far the axis of odds ratios goes to hold all intervals; 2.2 or more."""
+    furthest = np.exp(np.abs(np.log(ends))).max()
+    return 1.1 * np.nanmax([2.0, *furthest])

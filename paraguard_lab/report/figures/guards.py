@@ -1,0 +1,180 @@
+"""Figures beside notebooks 05 and 07: guards at every threshold, vetoes, remedies."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from paraguard_lab.remedies.catalogue import UNTOUCHED, guarded
+from paraguard_utils.models.prompting import model_of_system
+from paraguard_utils.report.figures import style
+from paraguard_utils.report.figures.guards import REJECT
+from paraguard_utils.schemas import Table
+
+_VETO_SCORES = {
+    "isolation": ("paraphrases answered (isolation)", style.INK, "-"),
+    "reworded": ("machine rewordings answered", REJECT, "-"),
+    "ci": ("CI", style.OTHER_COLOURS[1], "-"),
+    "1 - ci": ("1 - CI", style.OTHER_COLOURS[1], "--"),
+}
+"""Name, colour and line of a veto, by the score that it uses."""
+
+NAMED_REMEDIES = {
+    "demonstrations": "refused examples in front",
+    "self-reminder": "self-reminder",
+    "rewritten": "softer instruction",
+    "threshold": "threshold on the first token",
+    "veto-isolation": "ideal veto",
+    "ablated": "ablation of a direction",
+}
+"""The remedies that the map shows if they were tried, with their titles.
+
+Others fill the panels that are left.
+"""
+
+
+def plot_guard_sweep(table: Table, guards: Table) -> Figure:
+    """Draw what each guard rejects of harmful and of harmless requests by threshold.
+
+    A guard that does not distinguish them is on the dotted diagonal; the dot is its own
+    threshold, for which `guards` has system, benign_rejected and twins_rejected. A page
+    wide. `table` is `guarded.sweep_guard_thresholds` with a column system.
+    """
+    xlabel = "harmless requests rejected"
+    ylabel = "harmful twins rejected"
+    figure, panels = style.make_system_grid(table, 4, 1.5, xlabel=xlabel, ylabel=ylabel)
+    by_name = guards.set_index("system")
+    for place, (axis, name, rows) in enumerate(panels):
+        curve = rows.sort_values("threshold", ascending=False)
+        x = curve["rejected_benign"]
+        low = curve["rejected_twins_low"]
+        high = curve["rejected_twins_high"]
+        axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
+        axis.fill_between(x, low, high, color=style.GREY, alpha=0.25, lw=0)
+        axis.plot(x, curve["rejected_twins"], color=REJECT, lw=1.2)
+        own = by_name.loc[name]
+        dot: style.Look = {"ms": 4, "color": REJECT, "clip_on": False}
+        axis.plot(own["benign_rejected"], own["twins_rejected"], "o", **dot)
+        title = axis.get_title("left").replace(", ", ",\n")
+        axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=title)
+        axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
+    return figure
+
+
+def plot_veto_curves(table: Table, chosen: Table) -> Figure:
+    """Draw how many harmful requests stay refused if a veto answers harmless ones.
+
+    Each line is a veto at every threshold. Above the dotted line, which overturns
+    refusals at random, it distinguishes arbitrary refusals from right ones. A page wide.
+    `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and score.
+    """
+    figure, panels = style.make_system_grid(
+        table,
+        3,
+        1.55,
+        0.3,
+        xlabel="harmless requests answered after all",
+        ylabel="harmful requests still refused",
+    )
+    dots = chosen[chosen["score"] == "isolation"]
+    for axis, name, rows in panels:
+        # A veto that overturns every refusal loses all that was refused.
+        refused = rows["lost"].max()
+        for score in _VETO_SCORES:
+            curve = rows[rows["score"] == score].sort_values("threshold")
+            _draw_veto(axis, score, curve, refused)
+        dot = dots[dots["system"] == name]
+        axis.plot(dot["gained"], refused - dot["lost"], "o", ms=4, color=style.INK)
+        axis.set_ylim(-0.04, 1.04)
+    style.name_lines(figure, axis)
+    return figure
+
+
+def _draw_veto(axis: Axes, score: str, curve: Table, refused: float) -> None:
+    """Draw one veto's line; that by isolation has a band, and chance beside it."""
+    label, colour, line = _VETO_SCORES[score]
+    gained = curve["gained"]
+    look: style.Look = {"color": colour, "ls": line, "lw": 1.2}
+    axis.plot(gained, refused - curve["lost"], label=label, **look)
+    if score != "isolation":
+        return
+    most = refused - curve["lost_low"]
+    least = refused - curve["lost_high"]
+    axis.fill_between(gained, most, least, color=style.GREY, alpha=0.25, lw=0)
+    random = refused - curve["lost_random"]
+    axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
+
+
+def plot_remedy_map(table: Table, curves: Table) -> Figure:
+    """Draw how remedies change each system's refusals of harmless and harmful requests.
+
+    A panel per remedy; up and to the left is better. Hollow: the untouched system, on
+    the clusters with which the remedied one was queried; full, with 95 % intervals:
+    remedied. Thin lines: thresholds on p(refuse). Numbers: DR before and after, where
+    there are enough refusals. A page wide. `table` is from `effects.table`, `curves`
+    from `effects.ThresholdCurve.drawn`, with system.
+    """
+    names = _choose_remedies(table)
+    lines = -(-len(names) // 3)
+    figure, axes = style.subplots(
+        lines, 3, height=0.4 + 1.8 * lines, squeeze=False, sharex=True, sharey=True
+    )
+    titles = [NAMED_REMEDIES.get(name, name) for name in names]
+    style.name_panels(
+        axes, titles, "harmless requests refused", "harmful twins refused"
+    )
+    systems = list(dict.fromkeys(table["system"]))
+    looks = style.model_looks(map(model_of_system, systems))
+    for axis, name in zip(axes.flat, names, strict=False):
+        rows = table[table["remedy"] == name]
+        for place, system in enumerate(systems):
+            title, colour = looks[model_of_system(system)]
+            curve = curves[curves["system"] == system]
+            axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
+            axis.plot([], [], "o", color=colour, label=title)
+            height = 0.08 * (len(systems) - place) - 0.03
+            for row in rows[rows["system"] == system].to_dict("records"):
+                _draw_effect(axis, row, colour)
+                _write_dr(axis, row, colour, height)
+        axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
+    style.name_lines(figure, axes[0, 0])
+    return figure
+
+
+def _choose_remedies(table: Table) -> list[str]:
+    """Return the remedies that the map has panels for: named ones, others, guards."""
+    tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
+    names = [name for name in NAMED_REMEDIES if name in set(tried)]
+    others = [name for name in tried if name not in NAMED_REMEDIES]
+    others.sort(key=lambda name: name.startswith(guarded.GUARDED_PREFIX))
+    return [*names, *others][: len(NAMED_REMEDIES)]
+
+
+def _draw_effect(axis: Axes, row: dict[str, Any], colour: str) -> None:
+    """Draw a line from an untouched system to the remedied one, with its intervals."""
+    x = row["frr"]
+    y = row["twins"]
+    before_x = x - row["frr_change"]
+    before_y = y - row["twins_change"]
+    path: style.Look = {"color": colour, "ms": 4, "mfc": "white", "lw": 1.4}
+    axis.plot([before_x, x], [before_y, y], "o-", **path)
+    axis.errorbar(
+        x,
+        y,
+        xerr=[[x - row["frr_low"]], [row["frr_high"] - x]],
+        yerr=[[y - row["twins_low"]], [row["twins_high"] - y]],
+        fmt="o",
+        ms=4,
+        color=colour,
+        elinewidth=0.7,
+    )
+
+
+def _write_dr(axis: Axes, row: dict[str, Any], colour: str, height: float) -> None:
+    """Write DR before and after a remedy beside a dot in the model's colour."""
+    remark = "DR: too few to judge"
+    if not row["too_few_for_change"]:
+        before = row["dr"] - row["dr_change"]
+        remark = f"DR {before:.2f} to {row['dr']:.2f}"
+    axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
+    style.write_remark(axis, 0.64, height, remark, of="xy", va="center")

@@ -1,0 +1,178 @@
+"""Sentences with numbers, each filled in from the table that it names.
+
+A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
+
+- TABLE is a table of the store, a benchmark's CSV, or one of `DERIVED_TABLES`.
+- ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of
+  rows is shown.
+- COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown
+  as it is, several as the range "low to high", booleans as "n of m", `x±` as an
+  estimate with its 95 % interval, and `a of b` as both.
+- FORMAT is Python's; ".0f %" shows a share in percent.
+
+A notebook shows the numbers of its own run with `show`, which takes marks in braces.
+README and the docs have the record's (`paraguard_lab.report.numbers`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils import paths, stores
+from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.report import findings, links, paper, tables
+from paraguard_utils.schemas import Table
+from paraguard_utils.stores import Store
+
+TableReader: TypeAlias = Callable[[str], pd.DataFrame]
+"""Returns a table by its name."""
+
+UNKNOWN = "–"
+"""What is shown for a number that is undefined, or that a run does not have."""
+
+_MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
+_PLACE = re.compile(r"\{(\w[^{}]*)\}")
+
+
+class NoSuchRow(DataError):
+    """A mark selects no row of its table."""
+
+
+DERIVED_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
+    "claims": findings.count_claims,
+    "paper": lambda store: paper.read_paper_values().reset_index(),
+}
+"""Tables that are in no store, made from those that are."""
+
+
+def show(store: Store, text: str, **frames: Table) -> None:
+    """Show Markdown in a notebook, with numbers of this run.
+
+    Links are rewritten for the place where the notebook will be read (`links`).
+
+    Parameters
+    ----------
+    store : Store
+        Where tables are read.
+    text : str
+        Markdown with marks in braces. A mark may go over several lines.
+    **frames : DataFrame
+        Tables by name, such as those that the notebook has just made. They come before
+        the store's.
+
+    Examples
+    --------
+    >>> show(store, "DR of free rewordings is {wording[not too_few].dr_free:.2f}.")
+    """
+    show_filled(store, text, lambda name: read_table(store, name), frames)
+
+
+def show_filled(
+    store: Store, text: str, read: TableReader, frames: Mapping[str, Table]
+) -> None:
+    """Show Markdown as `show` does, with tables from another reader."""
+    from IPython.display import Markdown, display  # an audit has no notebook
+
+    @cache
+    def read_once(name: str) -> pd.DataFrame:
+        return frames[name] if name in frames else read(name)
+
+    filled = fill_sentences(text, read_once, is_complete=store.recorded)
+    display(Markdown(links.rewrite_links(filled)))
+
+
+def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> str:
+    """Replace the marks of a text, which are in braces, by what they name.
+
+    A run of one's own may lack a table or a row: unless everything `is_complete`, a
+    dash is written there instead of raising DataError.
+
+    Examples
+    --------
+    >>> rates = pd.DataFrame({"system": ["a", "b"], "frr": [0.25, 0.5]})
+    >>> fill_sentences("FRR is {rates.frr:.0f %} in {rates} systems.", lambda _: rates)
+    'FRR is 25 % to 50 % in 2 systems.'
+    """
+
+    def fill(place: re.Match[str]) -> str:
+        mark = " ".join(place[1].split())
+        try:
+            return evaluate_mark(mark, read)
+        except (Missing, NoSuchRow):
+            if is_complete:
+                raise
+            return UNKNOWN
+
+    return _PLACE.sub(fill, text)
+
+
+def read_table(
+    store: Store,
+    name: str,
+    derived: Mapping[str, Callable[[Store], pd.DataFrame]] = DERIVED_TABLES,
+) -> pd.DataFrame:
+    """Read a table that a mark names, or raise Missing."""
+    if name in derived:
+        return derived[name](store)
+    benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
+    if benchmark.is_file():
+        return stores.read_file(benchmark, "tables")
+    return store.read("tables", name)
+
+
+def evaluate_mark(mark: str, read: TableReader) -> str:
+    """Return the text of a mark; DataError if it is none, or selects no row."""
+    parts = _MARK.fullmatch(mark)
+    if not parts:
+        raise DataError(f"{mark!r} is not TABLE[ROWS].COLUMN:FORMAT")
+    name, rows, columns, style = parts.groups()
+    frame = read(name)
+    if rows:
+        frame = frame.query(rows, engine="python")
+    if not columns:
+        return f"{len(frame):,}"
+    if frame.empty:
+        raise NoSuchRow(f"{mark!r} selects no row")
+    texts = []
+    for column in columns.split(" of "):
+        texts.append(_format_column(frame, column, style or ""))
+    return " of ".join(texts)
+
+
+def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
+    """Return the values of a column or an expression as prose shows them."""
+    if column.endswith("±"):
+        (row,) = frame.to_dict("records")
+        decimals = int(style.strip(".f") or 3)
+        return tables.format_estimate(row, column.removesuffix("±"), decimals)
+    if column in frame:
+        values = frame[column]
+    else:
+        values = pd.Series(frame.eval(column, engine="python"))
+    if values.dtype == bool:
+        return f"{values.sum()} of {len(values)}"
+    if not pd.api.types.is_numeric_dtype(values):
+        return _join_different(values)
+    if not np.isfinite(values).any():
+        return UNKNOWN
+    if not style:
+        style = "," if values.dtype.kind == "i" else "g"
+    low = _format_number(np.nanmin(values), style)
+    high = _format_number(np.nanmax(values), style)
+    return _join_different([low, high])
+
+
+def _format_number(value: float, style: str) -> str:
+    """Format a number by a format of Python's, or as percent by one with " %"."""
+    if style.endswith(" %"):
+        return f"{100 * value:{style.removesuffix(' %')}} %"
+    return format(value, style)
+
+
+def _join_different(texts: pd.Series | list[str]) -> str:
+    """Join the different ones of some texts by "to"."""
+    return " to ".join(dict.fromkeys(texts))

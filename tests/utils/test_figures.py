@@ -1,0 +1,361 @@
+"""Figures of 00 to 05: the same bytes each time, and texts drawn as they are."""
+
+import hashlib
+import os
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.collections import LineCollection
+from pictures import (
+    check_sizes,
+    check_widths,
+    estimates,
+    made,
+    made_cohorts,
+    numbers,
+    panels,
+    same,
+)
+from processors import elsewhere
+from worlds import system, world
+
+from paraguard_utils import paths, stores
+from paraguard_utils.analysis import cohorts, confusion, pipeline, signals, similarity
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
+from paraguard_utils.corpus import gates
+from paraguard_utils.report import figures
+from paraguard_utils.report.figures import cohorts as cohort_figures
+from paraguard_utils.report.figures import style
+from paraguard_utils.settings import Gates
+
+LABELS = [
+    "reject",
+    "accept",
+    "accept",
+    "reject",
+    "accept",
+    "blocked",
+    "reject",
+    "accept",
+] * 6
+
+
+def scored_system():
+    """A system with pairs and scores on a small synthetic world."""
+    clusters = [f"c{i // 4}" for i in range(len(LABELS))]
+    corpus, vectors, traces, labels, tokens = world(LABELS, clusters)
+    strategies = ["seed", "lexical", "register", "rewrite"]
+    corpus["strategy"] = strategies * (len(corpus) // 4)
+    corpus["variant"] = [i % 4 for i in range(len(corpus))]
+    groups = ClusterBootstrap(corpus["cluster_id"], 50)
+    mine = system(corpus, labels, groups, traces=traces, tokens=tokens)
+    mine = replace(mine, pairs=signals.compute_pairs(mine, vectors))
+    return replace(mine, scores=confusion.score_prompts(mine))
+
+
+def drawn():
+    """Every figure with its panel, on made-up tables: name -> (figure, panel)."""
+    rng = np.random.default_rng(7)
+    mine = scored_system()
+    rows = [confusion.system_row(mine, one) for one in PPL_INTERPRETATIONS]
+    table = pd.DataFrame(rows)
+    rejections = pipeline.stack_rejections([mine])
+    correlations = pd.DataFrame(
+        {"system": "mine", "interpretation": list(PPL_INTERPRETATIONS), "r": -0.1}
+    )
+    correlations = correlations.assign(r_low=-0.3, r_high=0.1)
+    cells = made_cohorts(rng)
+    counts = pd.DataFrame(
+        {
+            "measure": list(gates.GATE_MEASURES),
+            "low": 0.5,
+            "passes": [3, 4, 5],
+            "stopped": [1, 0, 2],
+        }
+    )
+    by_group = cohorts.group_table(mine)
+    guards = pd.DataFrame({"system": ["mine", "theirs"]})
+    guards = guards.assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
+    shared = pd.DataFrame(
+        {"system": ["mine--safety", "theirs"], "too_few": [False, True]}
+    )
+    shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
+    curves = pd.DataFrame(
+        {"system": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "too_few": False}
+    )
+    curves = curves.assign(**made(rng, 3, "dr"))
+    again = shared.assign(
+        too_few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins")
+    )
+    fig3 = figures.plot_ci_against_similarity(rejections, correlations)
+    return {
+        "both_corpora": (figures.plot_both_corpora(guards), guards),
+        "shared_wording": (figures.plot_shared_wording(shared, curves), shared),
+        "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
+        "system_overview": (figures.plot_systems(table), table),
+        "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
+        "fig3_ci_similarity": (fig3, rejections),
+        "fig5_cohorts": (figures.plot_paper_cohorts(cells), cells),
+        "corpus_gates": (figures.plot_gate_distributions(counts, Gates()), counts),
+    }
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return drawn()
+
+
+SAMPLED_FIGURES = ("fig3_ci_similarity", "fig5_cohorts")
+"""Figures that two processes draw each time; they draw all where PARAGUARD_WEEKLY is
+set.
+"""
+
+
+def digests(folder):
+    """Publish figures under a folder; the hashes of what is there then, by file name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "display", lambda *_, **__: None)
+        patch.setattr(paths, "RESULTS", Path(folder))
+        for name, (figure, panel) in drawn().items():
+            if name in SAMPLED_FIGURES or os.environ.get("PARAGUARD_WEEKLY"):
+                figures.publish_figure(stores.Store("live"), name, figure, panel, {})
+        files = sorted((paths.RESULTS / "live/figures").iterdir())
+        return {
+            file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
+    own = digests(tmp_path / "own")
+    assert {
+        "fig3_ci_similarity.pdf",
+        "fig3_ci_similarity.png",
+        "fig5_cohorts.csv",
+    } <= set(own)
+    assert elsewhere("test_figures", "digests", tmp_path / "other") == str(own)
+
+
+def luminance(colours):
+    """Relative luminance (WCAG 2)."""
+    rgb = mpl.colors.to_rgba_array(colours)[:, :3]
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ [
+        0.2126,
+        0.7152,
+        0.0722,
+    ]
+
+
+def test_black_text_can_be_read_on_every_shade_and_part():
+    grounds = [*style.SHADES(np.linspace(0, 1, 64)), *style.PART_COLOURS.values()]
+    assert (luminance(grounds) + 0.05).min() / 0.05 >= 4.5  # WCAG 2, level AA
+
+
+def test_coloured_words_can_be_read_on_white():
+    words = [
+        *style.DECISION_COLOURS.values(),
+        *style.INTERPRETATION_COLOURS.values(),
+        style.GREY,
+    ]
+    assert 1.05 / (luminance(words).max() + 0.05) >= 3.5
+
+
+REQUESTS = {
+    "decision": tuple(style.DECISION_COLOURS.values()),
+    "interpretation": tuple(style.INTERPRETATION_COLOURS.values()),
+    "model": style.MODEL_COLOURS,
+    "part": tuple(style.PART_COLOURS.values()),
+    "other": style.OTHER_COLOURS,
+    "none": (style.INK, style.GREY, style.PALE),
+}
+"""All colours by what they say."""
+
+
+def test_a_colour_has_one_meaning():
+    colours = [
+        mpl.colors.to_hex(colour) for group in REQUESTS.values() for colour in group
+    ]
+    assert len(set(colours)) == len(colours)
+
+
+# Machado, Oliveira and Fernandes 2009: how linear RGB looks without one kind of cone.
+BLIND = {
+    "none": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
+}
+
+
+def lab(colours, seen):
+    """CIE L*a*b* of colours as one sees them."""
+    rgb = mpl.colors.to_rgba_array(colours)[:, :3]
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    linear = (linear @ np.transpose(seen)).clip(0, 1)
+    to_xyz = [
+        [0.4124, 0.3576, 0.1805],
+        [0.2126, 0.7152, 0.0722],
+        [0.0193, 0.1192, 0.9505],
+    ]
+    x, y, z = np.cbrt(
+        (linear @ np.transpose(to_xyz) / [0.9505, 1, 1.089]).clip(min=0.008856)
+    ).T
+    return np.column_stack([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", BLIND)
+def test_colours_of_one_meaning_are_told_apart_with_every_kind_of_colour_vision(sight):
+    for group in ("decision", "interpretation", "model", "part"):
+        for one, other in combinations(lab(REQUESTS[group], BLIND[sight]), 2):
+            assert np.linalg.norm(one - other) > 15, (
+                group
+            )  # six times what the eye just notices
+
+
+FUNCTIONS = {
+    "corpus_gates": "plot_gate_distributions",
+    "fig3_ci_similarity": "plot_ci_against_similarity",
+    "fig5_cohorts": "plot_paper_cohorts",
+    "system_overview": "plot_systems",
+}
+
+
+@pytest.mark.slow
+def test_widths_are_as_the_figure_map_and_the_docstrings_say(pictures):
+    check_widths(pictures, figures, FUNCTIONS)
+
+
+@pytest.mark.slow
+def test_every_text_has_6_to_7_points(pictures):
+    check_sizes(pictures)
+
+
+@pytest.mark.slow
+def test_intervals_of_systems_are_the_panels(pictures):
+    figure, table = pictures["system_overview"]
+    relative = table[table["interpretation"] == "relative"]
+    for axis, measure in zip(
+        panels(figure), ("frr", "dr", "ci", "cr60", "cd"), strict=True
+    ):
+        same(estimates(axis), numbers(relative, measure))
+
+
+def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():
+    rng = np.random.default_rng(3)
+    own = pd.DataFrame({"system": "t", "mean_similarity": rng.uniform(0.1, 0.9, 240)})
+    own["cluster_id"] = [f"c{i // 4}" for i in range(240)]
+    own["ci"] = 0.6 - 0.3 * own["mean_similarity"] + rng.normal(0, 0.02, 240)
+    own["ci_clipped"] = own["ci"] + 0.2
+    r = pd.DataFrame(
+        {
+            "system": "t",
+            "interpretation": list(PPL_INTERPRETATIONS),
+            "r": -0.9,
+            "r_low": -0.95,
+            "r_high": -0.85,
+        }
+    )
+    (axis,) = panels(figures.plot_ci_against_similarity(own, r))
+    hexagons = [
+        part for part in axis.collections if not isinstance(part, LineCollection)
+    ]
+    assert [part.get_array().sum() for part in hexagons] == [240, 240]
+    shown = estimates(axis, 1)
+    bins = own.sort_values("mean_similarity").groupby(np.arange(240) // 30)
+    known = np.concatenate([bins["ci"].mean(), bins["ci_clipped"].mean()])
+    assert shown[:, 0] == pytest.approx(known)
+    assert (
+        (shown[:, 1] < known).all()
+        and (known < shown[:, 2]).all()
+        and np.ptp(shown[:, 1:], axis=1).max() < 0.05
+    )
+    dashed = [line.get_xydata() for line in axis.lines if line.get_linestyle() == "--"]
+    slope = np.diff(dashed[0], axis=0)[0]
+    assert slope[1] / slope[0] == pytest.approx(
+        -0.03 * own["ci"].std() / own["mean_similarity"].std()
+    )
+    assert similarity.average_ci_by_similarity(own.head(29), "ci").empty  # too few
+
+
+def test_fig_5_is_the_cr_of_the_papers_cohorts(pictures):
+    figure, table = pictures["fig5_cohorts"]
+    strips = panels(figure)
+    assert len(strips) == len(cohort_figures.PAPER_COHORTS) == 2
+    for axis, where, paper in zip(
+        strips, (("low", "high"), ("high", "all")), (0.6, 0.278), strict=True
+    ):
+        rows = table[(table["risk"] == where[0]) & (table["similarity"] == where[1])]
+        same(
+            estimates(axis),
+            np.vstack(
+                [
+                    numbers(rows[rows["interpretation"] == one], "cr60")
+                    for one in PPL_INTERPRETATIONS
+                ]
+            ),
+        )
+        assert [
+            list(line.get_xdata())
+            for line in axis.lines
+            if line.get_linestyle() == "--"
+        ] == [[paper, paper]]
+
+
+def test_flips_are_the_panels(pictures):
+    figure, table = pictures["strategy_flips"]
+    rows = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
+    bars = [bar.get_width() for bar in panels(figure)[0].patches]
+    assert bars == pytest.approx([*rows["to_reject"], *-rows["to_accept"]])
+
+
+def test_histograms_are_the_panels(pictures):
+    figure, table = pictures["corpus_gates"]
+    for axis, measure in zip(panels(figure), gates.GATE_MEASURES, strict=True):
+        row = table[table["measure"] == measure].iloc[0]
+        heights = [
+            bar.get_height() for container in axis.containers for bar in container
+        ]
+        assert heights == [row["passes"], *([row["stopped"]] if row["stopped"] else [])]
+
+
+def test_a_model_keeps_its_colour_whatever_stands_beside_it():
+    known = [
+        "smollm2-135m-instruct-q4_1",
+        "qwen2.5-coder-0.5b-instruct-q4_k_m",
+        "qwen2.5-coder-1.5b-instruct-q4_k_m",
+    ]
+    looks = style.model_looks(["textblob", *reversed(known)])
+    assert [looks[name][1] for name in known] == list(style.MODEL_COLOURS)
+    assert looks[known[0]][0] == "SmolLM2-135M" and looks["textblob"] == (
+        "textblob",
+        style.OTHER_COLOURS[0],
+    )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.2))
+def test_labels_are_spread_downwards_and_keep_their_order(values, gap):
+    places = style.spread_labels(values, gap, 1.0)
+    assert (places <= np.array(values) + 1e-12).all() and max(places) <= 1
+    order = np.argsort(-np.array(values), kind="stable")
+    assert (-np.diff(places[order]) >= gap - 1e-9).all()
