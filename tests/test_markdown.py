@@ -3,14 +3,12 @@
 import re
 
 import nbformat
-import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
 from paraguard_lab import run
 from paraguard_lab.report import numbers
 from paraguard_utils import paths
-from paraguard_utils.errors import DataError
 
 DOCS = (
     "docs/method.md",
@@ -93,54 +91,3 @@ def test_no_line_begins_with_a_mark(path):
 )
 def test_what_github_breaks_is_found(text):
     assert faults(text)
-
-
-RATES = pd.DataFrame(
-    {
-        "name": ["a", "b", "c"],
-        "n": [1200, 3, 5],
-        "of": [2000, 4, 5],
-        "rate": [0.6, 0.755, None],
-        "rate_low": [0.5, 0.7, None],
-        "rate_high": [0.7, 0.8, None],
-        "too_few": [False, False, True],
-    }
-)
-
-
-@pytest.mark.parametrize(
-    ("mark", "text"),
-    [
-        ("rates", "3"),
-        ("rates[few]", "1"),
-        ("rates[too_few == True and n > 9]", "0"),
-        ("rates.n", "3 to 1,200"),
-        ("rates[name == 'a'].n of of", "1,200 of 2,000"),
-        ("rates.few", "1 of 3"),
-        ("rates[not too_few].n > 9", "1 of 2"),
-        ("rates.rate:.2f", "0.60 to 0.76"),
-        ("rates[n > 9].rate:+.1f", "+0.6"),
-        ("rates.1 - rate:.0f %", "24 % to 40 %"),
-        ("rates[name == 'a'].rate:.0%", "60%"),
-        ("rates[name == 'a'].rate±", "0.600 [0.500, 0.700]"),
-        ("rates[name == 'b'].rate±:.1f", "0.8 [0.7, 0.8]"),
-        ("rates[few].rate", "–"),
-        ("rates[name != 'c'].name", "a to b"),
-        ("rates.(n * of).sum() of n.max()", "2,400,037 of 1,200"),
-    ],
-)
-def test_a_mark_shows_what_it_names(mark, text):
-    assert numbers.evaluate_mark(mark, None, {"rates": RATES}) == text
-
-
-@pytest.mark.parametrize(
-    ("mark", "error"),
-    [
-        ("rates[n > 9", "is not TABLE"),
-        ("a b", "is not TABLE"),
-        ("rates[n > 9999].n", "no row"),
-    ],
-)
-def test_a_mark_that_names_nothing_is_an_error(mark, error):
-    with pytest.raises(DataError, match=error):
-        numbers.evaluate_mark(mark, None, {"rates": RATES})

@@ -17,6 +17,7 @@ import pandas as pd
 from paraguard_lab.analysis import predictions, sensitivity, veto
 from paraguard_lab.corpus import fidelity
 from paraguard_lab.corpus.twins import measure_twin_auc
+from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.wording import LOW_OVERLAP
@@ -24,7 +25,6 @@ from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.gates import JUDGE_REASONS, SELECTION_REASONS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import annotations
-from paraguard_utils.models import trace_store
 from paraguard_utils.report import sentences, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, OLD_TWINS, TWINS
@@ -162,7 +162,7 @@ def _costs(store: Store) -> pd.DataFrame:
     n_prompts = len(files.read("corpus"))
     rows = []
     for name in registry.published_systems("chat").index:
-        cost = trace_store.asking_cost(files, name, n_prompts)
+        cost = query_cost(files, name, n_prompts)
         rows.append({"system": name} | cost)
     return pd.DataFrame(rows)
 

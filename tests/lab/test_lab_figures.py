@@ -350,6 +350,10 @@ def test_a_veto_that_keeps_more_refused_lies_higher(pictures):
         assert line.get_xydata() == pytest.approx(known)
 
 
+def test_the_break_condition_is_the_papers():
+    assert paper_value("r.break.low") == validity.CORRELATION_LIMIT
+
+
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
     rows = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]

@@ -17,12 +17,14 @@ from paraguard_lab.guards import refusal
 from paraguard_lab.remedies import (
     asking,
     catalogue,
+    curve,
     decisions,
     effects,
     first_token,
     splits,
     tuning_data,
     utility,
+    verdicts,
 )
 from paraguard_lab.remedies.catalogue import (
     ablated,
@@ -35,12 +37,13 @@ from paraguard_lab.remedies.catalogue import (
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 from paraguard_lab.remedies.splits import Split
 from paraguard_lab.remedies.untouched import UntouchedSystem
-from paraguard_lab.report import numbers
+from paraguard_lab.settings import RemedySettings
 from paraguard_utils import stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.report import sentences
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check_settings
 
 CORPORA = ("paraguard_mini", "paraguard_twins")
@@ -66,7 +69,7 @@ def base(corpora):
         stores.Store("recorded"),
         RECORDED,
         corpora,
-        check_settings({"store": "recorded", "corpus": CORPORA[0]}),
+        check_settings({"store": "recorded", "corpus": CORPORA[0]}, RemedySettings),
     )
 
 
@@ -283,7 +286,9 @@ def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(
     monkeypatch.setattr(prompting, "is_served_system", lambda _: True)
     monkeypatch.setattr(base.store, "recorded", False)
     monkeypatch.setattr(base.store, "has", lambda *_: False)
-    monkeypatch.setattr(asking, "_problem", lambda *_: "is not there")
+    monkeypatch.setattr(
+        asking.RemediedQueries, "find_problem", lambda *_: "is not there"
+    )
     found = decisions.decide_test_split(
         base,
         catalogue.select_remedies(["self-reminder", "ablated", "threshold"]),
@@ -328,7 +333,7 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(
         and table["frr"].notna().all()
         and effect.drawn().empty
     )
-    assert effects.add_remedy_verdicts(table)["over_verdict"].tolist() == [
+    assert verdicts.add_remedy_verdicts(table)["over_verdict"].tolist() == [
         "",
         "undecided",
     ]
@@ -336,11 +341,7 @@ def test_where_a_server_tells_no_tokens_there_is_no_curve_but_all_else(
 
 def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
     def apply(of, train, validation):
-        return RemediedSystem(
-            lambda name, prompts: asking.ask_remedied(
-                base, "never-asked", {}, pytest.fail, name, prompts
-            )
-        )
+        return RemediedSystem.asking(base, "never-asked", {}, pytest.fail)
 
     remedies = {"never-asked": Remedy("never-asked", "defence", "ours", apply, True)}
     assert (
@@ -431,7 +432,9 @@ def test_the_catalogue_names_each_remedy_once_and_kinds_stay_together():
 @pytest.mark.parametrize("named", [[], ["rewritten"], ["cheap"], ["all"]])
 def test_a_live_store_asks_what_is_named_and_no_more(base, named):
     every = catalogue.all_remedies()
-    config = check_settings({"store": "live", "corpus": CORPORA[0], "remedies": named})
+    config = check_settings(
+        {"store": "live", "corpus": CORPORA[0], "remedies": named}, RemedySettings
+    )
     live = UntouchedSystem(stores.Store("live"), RECORDED, base.corpora, config)
     asked = {
         name
@@ -451,7 +454,9 @@ def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, c
     too_few = {of: prompts.head(6) for of, prompts in corpora.items()}
     given = {"store": "live", "corpus": CORPORA[0]}
     assert (
-        effects.measure_remedies(stores.Store("live"), too_few, check_settings(given))
+        effects.measure_remedies(
+            stores.Store("live"), too_few, check_settings(given, RemedySettings)
+        )
         == {}
     )
     assert (
@@ -464,7 +469,7 @@ def test_where_too_few_twins_can_be_split_no_remedy_is_tried(corpora, results, c
         effects.measure_remedies(
             stores.Store("live"),
             too_few,
-            check_settings(given | {"remedies": ["vote"]}),
+            check_settings(given | {"remedies": ["vote"]}, RemedySettings),
         )
 
 
@@ -493,7 +498,8 @@ def asked_of(results, prompts, tiny_model, answers, monkeypatch):
         def respondent():
             return asking.RemediedModel(LocalBackend(tiny_model), parameters)
 
-        return asking.ask_remedied(base, "framed", parameters, respondent, of, texts)
+        queries = asking.RemediedQueries(base, "framed", parameters, respondent)
+        return queries.decide(of, texts)
 
     ask.base, ask.ids = base, ids
     return ask
@@ -876,7 +882,7 @@ def test_an_overturned_answer_is_unknown():
     ], "those were never generated"
 
 
-class Told:
+class Told(UntouchedSystem):
     """An untouched system whose answers are written down here."""
 
     def __init__(self, parts):
@@ -1005,7 +1011,7 @@ def curved():
     return (
         third,
         clusters,
-        effects.ThresholdCurve(
+        curve.ThresholdCurve(
             third, *(own["prompt_id"].map(P).to_numpy() for own in third), clusters
         ),
     )
@@ -1163,7 +1169,7 @@ def test_verdicts_by_hand():
         ),
         row("control", role="control", over=0.2, p=1e-9),
     ]
-    found = effects.add_remedy_verdicts(pd.DataFrame(rows))
+    found = verdicts.add_remedy_verdicts(pd.DataFrame(rows))
     assert found["dr_verdict"].tolist() == [
         "",
         "lower",
@@ -1341,7 +1347,7 @@ def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
         for kind in catalogue.KIND_ORDER
     ]
     pairs, *each = (
-        int(numbers.evaluate_mark(mark, None, {"remedy_map": table}))
+        int(sentences.evaluate_mark(mark, {"remedy_map": table}.__getitem__))
         for mark in ("remedy_map[role == 'remedy']", *kinds)
     )
     yardsticks = table["remedy"].isin(
@@ -1355,10 +1361,12 @@ def test_recorded_rewordings_are_those_that_the_rules_make(base, thirds):
     """What reads the record takes them as they are."""
     base = base.reported_on(3)
     for of, prompts in zip(CORPORA, thirds.test, strict=True):
-        folder = base.folder(of, rewordings.REWORDINGS_FOLDER)
-        made = reword.reword_prompts(prompts)
-        assert not asking._problem(base, folder, rewordings._PARAMETERS, made)
-        assert (
-            asking._problem(base, folder, rewordings._PARAMETERS, made.iloc[1:])
-            == "labels of other prompts"
+        name = rewordings.REWORDINGS_FOLDER
+        queries = asking.RemediedQueries(
+            base, name, rewordings.REWORDING_PARAMETERS, pytest.fail
         )
+        files = base.files(of, name)
+        made = reword.reword_prompts(prompts)
+        assert not queries.find_problem(files, made)
+        problem = queries.find_problem(files, made.iloc[1:])
+        assert problem == "labels of other prompts"

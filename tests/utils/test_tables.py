@@ -4,16 +4,13 @@ import re
 
 import numpy as np
 import pandas as pd
-import pytest
 from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from paraguard_lab.report import compare
 from paraguard_utils import stores
-from paraguard_utils.corpus import gates
-from paraguard_utils.report import tables
+from paraguard_utils.report import links, tables
 from paraguard_utils.text import replace_control
 
 
@@ -62,57 +59,6 @@ def test_an_estimate_by_hand():
 def test_few_rejections_or_few_mixed_clusters_are_too_few():
     table = pd.DataFrame({"too_few": [False, False, True], "n_mixed": [10, 9, 10]})
     assert tables.too_few_for_excess(table).tolist() == [False, True, True]
-
-
-JUDGED = pd.DataFrame(
-    {
-        "generator": ["rules", "rules", "rules", "authored"],
-        "strategy": ["lexical", "lexical", "rewrite", "rewrite"],
-        "reason": ["", "risk_low", "sibling", ""],
-        "similarity": [0.61, 1.0, -0.2, 0.05],
-        "content_overlap": [0.0, 0.5, 0.95, 1.0],
-        "risk": [0.3, 0.29, 0.5, 0.7],
-    }
-)
-
-
-def test_tally_by_hand():
-    found = gates.count_fates(JUDGED)
-    assert found[
-        ["generator", "fate", "lexical", "rewrite", "total"]
-    ].to_numpy().tolist() == [
-        ["authored", "kept", 0, 1, 1],
-        ["rules", "kept", 1, 0, 1],
-        ["rules", "risk_low", 1, 0, 1],
-        ["rules", "sibling", 0, 1, 1],
-    ]
-    assert found["share"].round(3).tolist() == [1.0, 0.333, 0.333, 0.333]
-
-
-def test_completed_by_hand():
-    rows = JUDGED.assign(seed_id=["a", "a", "b", "b"])
-    found = gates.count_complete_clusters(rows, 4).set_index("generator")
-    assert (
-        found["complete"].to_dict() == {"rules": 1, "authored": 1}
-        and (found["share"] == 0.25).all()
-    )
-    assert (
-        round(found["share_low"]["rules"], 4) == 0.0063
-    )  # exact: 1 - (1 - 0.0063)^4 = 0.025
-
-
-def test_histogram_by_hand():
-    found = gates.bin_gate_measures(JUDGED).set_index(["measure", "low"])
-    assert (
-        found.groupby("measure")[["passes", "stopped"]].sum().to_numpy().tolist()
-        == [[3, 1]] * 3
-    )
-    similarity = found.loc["similarity"]
-    # 1.0 falls into the last bin, a negative cosine into the first, 0.05 into the
-    # second; "sibling" passes alone
-    assert similarity["stopped"].iloc[-1] == 1 and similarity["passes"].iloc[
-        :2
-    ].tolist() == [1, 1]
 
 
 MARKED = pd.DataFrame(
@@ -174,16 +120,6 @@ def test_markdown_by_hand():
     ]
 
 
-def compared(old, new):
-    columns = ["system", "ci", "ci_low", "ci_high", "n", "p", "note"]
-    found = compare.compare_cells(
-        pd.DataFrame(old, columns=columns),
-        pd.DataFrame(new, columns=columns),
-        ["system"],
-    )
-    return found.set_index(["system", "column"])["share"]
-
-
 def test_what_a_notebook_shows_by_hand(results, monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -196,7 +132,8 @@ def test_what_a_notebook_shows_by_hand(results, monkeypatch):
             "a": ["0.5 [-0.1, 0.9]"] * 3,
         }
     )
-    tables.display_table(stores.Store("live"), "mine", frame, most=2)
+    with links.read_in(results / "live" / "notebooks"):
+        tables.display_table(stores.Store("live"), "mine", frame, most=2)
     lines = seen[0].splitlines()
     assert lines[0].split("|")[1].strip() == "measure" and len(lines) == 2 + 2 + 2
     assert (
@@ -236,59 +173,6 @@ def test_interpretations_stand_side_by_side():
     assert found.iloc[1]["CI, relative"].startswith("3.000") and pd.isna(
         found.iloc[1]["CI, clipped"]
     )
-
-
-def test_a_difference_is_a_share_of_the_interval():
-    share = compared(
-        [["a", 0.40, 0.30, 0.50, 30, 0.010, "x"]],
-        [["a", 0.42, 0.30, 0.49, 33, 0.011, "y"]],
-    )["a"]
-    # 0.02 / 0.20 and 0.01 / 0.20 of the interval; without one, 3 / 33 and 0.001 / 0.011
-    # of the number
-    assert (
-        share["ci"] == pytest.approx(0.1)
-        and share["ci_high"] == pytest.approx(0.05)
-        and share["ci_low"] == 0
-    )
-    assert share["n"] == pytest.approx(3 / 33) and share["p"] == pytest.approx(1 / 11)
-    assert share["note"] == np.inf
-
-
-def test_only_rows_of_both_runs_are_compared_and_undefined_is_not_a_number():
-    nan = np.nan
-    old = [
-        ["a", nan, nan, nan, 3, nan, "too_few"],
-        ["judge", 0.2, 0.1, 0.3, 9, 0.5, ""],
-    ]
-    share = compared(
-        old,
-        [["a", nan, nan, nan, 3, 0.5, "too_few"], ["mine", 0.2, 0.1, 0.3, 9, 0.5, ""]],
-    )
-    assert set(share.index.get_level_values("system")) == {"a"}
-    assert share["a"].drop("p").eq(0).all() and share["a", "p"] == np.inf
-
-
-def test_differences_are_told_with_the_tolerance_and_the_largest():
-    rows = [["a", 0.4, 0.3, 0.5, 30, 0.01, "x"], ["b", 0.4, 0.3, 0.5, 30, 0.01, "x"]]
-    columns = ["system", "ci", "ci_low", "ci_high", "n", "p", "note"]
-    old, new = pd.DataFrame(rows, columns=columns), pd.DataFrame(rows, columns=columns)
-    new.loc[0, "ci"], new.loc[1, "ci_low"] = (
-        0.4001,
-        0.25,
-    )  # 0.0001 / 0.2 = 0.05 %, 0.05 / 0.2 = 25 %
-    found = compare.describe_differences(
-        "t", compare.compare_cells(old, new, ["system"]), ["system"]
-    )
-    assert found == [
-        (
-            "t: 1 of 12 numbers differ by more than 1% of the interval's width (of the"
-            " number where it has none); largest difference 25.00%"
-        ),
-        "  b: ci_low 0.3 recorded, 0.25 live",
-    ]
-    assert compare.describe_differences(
-        "t", compare.compare_cells(old, new[:0], ["system"]), ["system"]
-    ) == ["t: no row that both runs computed"]
 
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
