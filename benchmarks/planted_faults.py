@@ -47,7 +47,9 @@ TESTS = {
     "rephrasing": "rephrasing",
     "words": "gates corpus",
     "triggers": "triggers",
-    "effects": "remedies predictions",
+    "effects": "remedies",
+    "curve": "remedies",
+    "verdicts": "remedies predictions",
 }
 """The tests that run first, by module."""
 
@@ -393,18 +395,18 @@ FAULTS = [
     ),
     Fault("triggers.trigger_table", " & is_scored(labels)", ""),
     Fault(
-        "effects.add_remedy_verdicts",
+        "verdicts._judge_twins",
         "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE",
         "low > -MAX_KEPT_CHANGE",
     ),
     Fault(
-        "effects.add_remedy_verdicts",
+        "verdicts.add_remedy_verdicts",
         '["over_p"].where(of_remedy)',
         '["over_p"].where(of_remedy & (frame["over_p"] < LEVEL))',
     ),
     Fault("effects.normal_p", "2 * ndtr(-abs(", "ndtr(-abs("),
     Fault(
-        "effects.ThresholdCurve",
+        "curve.ThresholdCurve",
         "(p[:, None] >= self.thresholds",
         "(p[:, None] > self.thresholds",
     ),

@@ -31,7 +31,6 @@ from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.settings import Settings
 
 NAME = "benchmark-scoring"
 SYSTEM = "synthetic--none"
@@ -149,8 +148,7 @@ def measure(n, resamples, with_chance):
         N_NEIGHBOURS,
     )
     if with_chance:
-        config = Settings(store=NAME, corpus=NAME, resamples=resamples)
-        one = System(
+        system = System(
             SYSTEM,
             corpus,
             labels,
@@ -160,16 +158,7 @@ def measure(n, resamples, with_chance):
             pairs=pairs,
             scores=scores,
         )
-        timed(
-            "chance",
-            chance.compare_with_chance,
-            SYSTEM,
-            corpus,
-            one,
-            vectors,
-            config,
-            clusters,
-        )
+        timed("chance", chance.compare_with_chance, system, vectors)
         row["chance_peak_gb"] = peak()
     return row | {f"{name}_seconds": value for name, value in seconds.items()}
 

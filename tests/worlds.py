@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.confusion import score_prompts
+from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 
 DIMENSIONS, VOCABULARY = 6, 40
@@ -90,6 +92,16 @@ def system(corpus, labels, clusters=None, **frames):
     """Return a system `mine` with these frames, as a store would hold it."""
     made = System.of("mine", corpus, labels, clusters)
     return replace(made, **frames)
+
+
+def scored(world, clusters=None, scoring=None):
+    """Return the system of a world with its pairs and scores."""
+    corpus, vectors, traces, labels, tokens = world
+    made = system(corpus, labels, clusters, traces=traces, tokens=tokens)
+    if scoring is not None:
+        made = replace(made, scoring=scoring)
+    made = replace(made, pairs=compute_pairs(made, vectors))
+    return replace(made, scores=score_prompts(made))
 
 
 def systems(corpus, labels, clusters=None):

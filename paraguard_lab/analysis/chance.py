@@ -5,262 +5,296 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
-from paraguard_utils.analysis import confusion, evaluation, signals
-from paraguard_utils.analysis.evaluation import ArrayStatistic, Evaluation
+from paraguard_lab.core.counts import ArrayStatistic, estimate_from_counts
+from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.core.signals import PPL_INTERPRETATIONS, ScoreWeights
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.core.vectors import find_nearest
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Table
-from paraguard_utils.settings import Settings
+from paraguard_utils.schemas import Table
 
-PAIR_BINS = {
-    "similarity": 20,
-    "length": 3,
-}  # bins for matching, each of as many rejected-accepted pairs (ours)
+PAIR_BINS = {"similarity": 20, "length": 3}
+"""Bins in which pairs are matched, each of as many rejected-accepted pairs (ours)."""
+
 N_CONTRAST_BINS = 10
-CANDIDATE_DEPTH, MAX_CANDIDATE_DEPTH = (
-    16,
-    400,
-)  # nearest prompts of a permutation: if all are accepted, and at most
+CANDIDATE_DEPTH = 16  # nearest prompts of a permutation if all are accepted
+MAX_CANDIDATE_DEPTH = 400
 
 CURVE_TAUS = np.linspace(0, 1, 21).round(2)
 N_LABEL_PERMUTATIONS = 999
 
 
-def add_matching_columns(
-    corpus: Corpus, frame: Pairs, lengths: np.ndarray, perplexities: np.ndarray
-) -> pd.DataFrame:
-    """Add the columns on which pairs are matched to a pairs frame.
+# Matched pairs
+# -------------
 
-    They are cluster_id (of the centre), length and contrast: |ln ratio| of the two
-    prompts' lengths (in tokens) and perplexities, which are given in corpus order.
+
+def describe_wording(system: System) -> pd.DataFrame:
+    """Return cluster_id, length and ppl of each prompt, indexed by prompt_id.
+
+    length is ln tokens of the user's own words, and ppl is ln of their perplexity.
     """
-    known = pd.DataFrame(
+    wording = pd.DataFrame(
         {
-            "cluster_id": corpus["cluster_id"],
-            "length": np.log(lengths),
-            "ppl": np.log(perplexities),
+            "cluster_id": system.prompts["cluster_id"].to_numpy(),
+            "length": np.log(signals.trace_lengths(system.traces)),
+            "ppl": np.log(signals.trace_perplexity(system.traces)),
         }
     )
-    known.index = corpus["prompt_id"]
-    a, b = (
-        known.loc[frame[end]].reset_index(drop=True)
-        for end in ("centre_id", "neighbour_id")
-    )
-    gaps = (a[["length", "ppl"]] - b[["length", "ppl"]]).abs().to_numpy()
-    return frame.assign(
-        cluster_id=a["cluster_id"].to_numpy(), length=gaps[:, 0], contrast=gaps[:, 1]
+    return wording.set_index(system.prompts["prompt_id"].to_numpy())
+
+
+def add_matching_columns(pairs: pd.DataFrame, wording: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns on which pairs are matched to a pairs frame.
+
+    They are cluster_id (of the centre), length and contrast: the absolute differences
+    of length and ppl, which `describe_wording` returns.
+    """
+    centre = wording.loc[pairs["centre_id"]].reset_index(drop=True)
+    neighbour = wording.loc[pairs["neighbour_id"]].reset_index(drop=True)
+    return pairs.assign(
+        cluster_id=centre["cluster_id"].to_numpy(),
+        length=(centre["length"] - neighbour["length"]).abs().to_numpy(),
+        contrast=(centre["ppl"] - neighbour["ppl"]).abs().to_numpy(),
     )
 
 
 def number_strata(
-    frame: pd.DataFrame, bins: Mapping[str, int] = PAIR_BINS
+    pairs: pd.DataFrame, bins: Mapping[str, int] = PAIR_BINS
 ) -> np.ndarray:
-    """Give pairs the numbers of their strata, the combinations of same_cluster and
-    binned columns; shape (pairs,).
+    """Return the strata of pairs: same_cluster combined with binned columns.
 
     Bins end at the inner quantiles of the rejected-accepted pairs (column
     centre_label), interpolated; a value on an end lies in the bin above. The ends are
     the same in every resample.
+
+    Returns
+    -------
+    numpy.ndarray of int, shape (pairs,)
     """
-    rejected = (frame["centre_label"] == "reject").to_numpy()
+    rejected = _is_rejected(pairs)
     if not rejected.any():
-        return np.zeros(len(frame), int)
-    binned = [
-        _binned(frame[name].to_numpy(), frame[name].to_numpy()[rejected], bins[name])[0]
-        for name in bins
-    ]
-    return pd.factorize(
-        pd.MultiIndex.from_arrays([frame["same_cluster"].to_numpy(), *binned])
-    )[0]
+        return np.zeros(len(pairs), int)
+    columns = [pairs["same_cluster"].to_numpy()]
+    for name, n_bins in bins.items():
+        values = pairs[name].to_numpy()
+        columns.append(_number_bins(values, _find_ends(values[rejected], n_bins)))
+    return pd.factorize(pd.MultiIndex.from_arrays(columns))[0]
 
 
-def _binned(
-    values: np.ndarray, reference: np.ndarray, bins: int
-) -> tuple[np.ndarray, int]:
-    """Return each value's bin, of equal counts of the reference values, and the number
-    of bins.
-    """
+def _is_rejected(pairs: pd.DataFrame) -> np.ndarray:
+    """Mark the pairs that begin at a rejection."""
+    return (pairs["centre_label"] == "reject").to_numpy()
+
+
+def _find_ends(reference: np.ndarray, n_bins: int) -> np.ndarray:
+    """Return the inner ends of bins that hold equal counts of reference values."""
+    shares = np.linspace(0, 1, n_bins + 1)[1:-1]
     # Rounded, so that a value that an end should equal does not fall beside it.
-    ends = np.unique(
-        np.quantile(reference.round(12), np.linspace(0, 1, bins + 1)[1:-1]).round(12)
-    )
-    return np.searchsorted(ends, values.round(12), side="right"), len(ends) + 1
+    return np.unique(np.quantile(reference.round(12), shares).round(12))
+
+
+def _number_bins(values: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return each value's bin."""
+    return np.searchsorted(ends, values.round(12), side="right")
 
 
 def matched_excess(
     clusters: ClusterBootstrap,
-    frame: pd.DataFrame,
+    pairs: pd.DataFrame,
     stratum: np.ndarray,
     values: np.ndarray,
 ) -> tuple[Estimate, Estimate, float]:
-    """Subtract the mean value of accepted-accepted pairs from that of rejected-accepted
-    pairs of the same strata.
+    """Compare rejected-accepted pairs with accepted-accepted pairs of the same strata.
 
-    Return floor, excess, and the share of rejected pairs in a stratum that has accepted
-    ones; NaN without any.
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    pairs : DataFrame
+        cluster_id and centre_label of each pair.
+    stratum : numpy.ndarray of int, shape (pairs,)
+        From `number_strata`.
+    values : numpy.ndarray of float, shape (pairs,)
+
+    Returns
+    -------
+    floor : Estimate
+        Mean value of accepted-accepted pairs, with strata weighted as they hold
+        rejected-accepted pairs.
+    excess : Estimate
+        Mean value of rejected-accepted pairs minus the floor.
+    matched : float
+        Share of rejected-accepted pairs in a stratum that has accepted-accepted ones;
+        NaN without any.
     """
-    shape = (
-        2,
-        len(clusters.codes),
-        stratum.max(initial=0) + 1,
-    )  # rejected and accepted centres, clusters, strata
-    side, code = (
-        (frame["centre_label"] != "reject").to_numpy(int),
-        clusters.codes.loc[frame["cluster_id"]].to_numpy(),
-    )
-    cell, columns = (
-        np.ravel_multi_index((side, code, stratum), shape),
-        (
-            np.ones(len(frame)),
-            values,
-        ),
-    )
-    n, totals = (
-        np.bincount(cell, weights=one, minlength=int(np.prod(shape))).reshape(shape)
-        for one in columns
-    )
-    matched = (
-        (n[0].sum(0) * (n[1].sum(0) > 0)).sum() / n[0].sum() if n[0].any() else np.nan
-    )
+    shape = (2, len(clusters.codes), stratum.max(initial=0) + 1)
+    code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
+    side = _is_rejected(pairs).astype(int)
+    cell = np.ravel_multi_index((side, code, stratum), shape)
+    n_cells = int(np.prod(shape))
+    n = np.bincount(cell, np.ones(len(pairs)), n_cells).reshape(shape)
+    totals = np.bincount(cell, values, n_cells).reshape(shape)
 
-    def floor_and_excess(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n_r, s_r, n_a, s_a = (
-            counts @ part for part in (n[0], totals[0], n[1], totals[1])
-        )
-        both = (n_r > 0) & (n_a > 0)
-        weight = np.where(both, n_r, 0)
-        floor = (weight * np.where(both, s_a / n_a, 0)).sum(-1) / weight.sum(-1)
-        return floor, np.where(both, s_r, 0).sum(-1) / weight.sum(-1) - floor
+    def weigh_strata(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which strata hold both kinds of pairs, and their weights."""
+        both = (counts @ n[1] > 0) & (counts @ n[0] > 0)
+        return both, np.where(both, counts @ n[1], 0)
 
-    floor = evaluation.estimate_from_counts(
-        clusters, lambda counts: floor_and_excess(counts)[0]
-    )
-    excess = evaluation.estimate_from_counts(
-        clusters, lambda counts: floor_and_excess(counts)[1]
-    )
-    return floor, excess, float(matched)
+    def estimate_floor(counts: np.ndarray) -> np.ndarray:
+        both, weight = weigh_strata(counts)
+        means = np.where(both, (counts @ totals[0]) / (counts @ n[0]), 0)
+        return (weight * means).sum(-1) / weight.sum(-1)
+
+    def estimate_mean(counts: np.ndarray) -> np.ndarray:
+        both, weight = weigh_strata(counts)
+        return np.where(both, counts @ totals[1], 0).sum(-1) / weight.sum(-1)
+
+    floor = estimate_from_counts(clusters, estimate_floor)
+    mean = estimate_from_counts(clusters, estimate_mean)
+    matched = np.nan
+    if n[1].any():
+        has_accepted = n[0].sum(0) > 0
+        matched = float((n[1].sum(0) * has_accepted).sum() / n[1].sum())
+    return floor, mean - floor, matched
 
 
 def excess_at_equal_contrast(
     clusters: ClusterBootstrap,
-    frame: pd.DataFrame,
-    values: np.ndarray,
-    contrast: np.ndarray,
+    pairs: pd.DataFrame,
+    values: ArrayLike,
+    contrast: ArrayLike,
 ) -> Estimate:
-    """Estimate the primary excess among pairs of equal perplexity contrast, by weighted
-    regression in clusters (ours).
+    """Estimate the primary excess among pairs of equal perplexity contrast (ours).
 
-    The coefficient of "rejected" alone would be `confusion.estimate_excess`. The
-    `N_CONTRAST_BINS` are the same in every resample. The estimate is NaN if the
-    contrast alone tells which pairs are rejected.
+    It is the coefficient of "rejected" in a weighted regression inside clusters on
+    "rejected" and the contrast, as 1 - exp(-contrast) and in `N_CONTRAST_BINS` bins,
+    which are the same in every resample. The coefficient of "rejected" alone would be
+    `confusion.estimate_excess`. The estimate is NaN if the contrast alone determines
+    which pairs are rejected.
     """
-    rejected = (frame["centre_label"] == "reject").to_numpy()
-    code = clusters.codes.loc[frame["cluster_id"]].to_numpy()
+    rejected = _is_rejected(pairs)
+    code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
     n = len(clusters.codes)
-    keep = (
-        (np.bincount(code[rejected], minlength=n) > 0)
-        & (np.bincount(code[~rejected], minlength=n) > 0)
-    )[code]
-    if not keep.any():
+    has_rejected = np.bincount(code[rejected], minlength=n) > 0
+    has_accepted = np.bincount(code[~rejected], minlength=n) > 0
+    kept = (has_rejected & has_accepted)[code]
+    if not kept.any():
         return clusters.undefined()
-    rejected, code, values, contrast = (
-        np.asarray(column)[keep] for column in (rejected, code, values, contrast)
-    )
+    rejected = rejected[kept]
+    code = code[kept]
+    contrast = np.asarray(contrast)[kept]
+    # Both kinds of pairs have a weight of 1 in every cluster.
     group = 2 * code + rejected
     weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
-    place, bins = _binned(contrast, contrast[rejected], N_CONTRAST_BINS)
-    columns = [
-        rejected,
-        1 - np.exp(-contrast),
-        *(place == i for i in range(1, bins)),
-        values,
-    ]
+    ends = _find_ends(contrast[rejected], N_CONTRAST_BINS)
+    bins = _number_bins(contrast, ends)
+    columns = [rejected, 1 - np.exp(-contrast)]
+    columns += [bins == number for number in range(1, len(ends) + 1)]
+    columns.append(np.asarray(values)[kept])
     table = np.column_stack(columns).astype(float)
-    # Subtract the weighted means of each cluster, whose weights sum to 2.
-    means = np.stack(
-        [np.bincount(code, weight * column, minlength=n) / 2 for column in table.T],
-        axis=1,
-    )
+    means = _sum_by_cluster(code, weight[:, None] * table, n) / 2
     table = table - means[code]
     width = table.shape[1]
-    products = (weight[:, None, None] * table[:, :, None] * table[:, None, :]).reshape(
-        len(table), -1
-    )
-    sums = np.stack(
-        [np.bincount(code, column, minlength=n) for column in products.T], axis=1
-    )
+    products = weight[:, None, None] * table[:, :, None] * table[:, None, :]
+    sums = _sum_by_cluster(code, products.reshape(len(table), -1), n)
 
     def coefficient(counts: np.ndarray) -> np.ndarray:
         total = (counts @ sums).reshape(-1, width, width)
-        # What the other columns explain of "rejected" and of the values is taken out of
-        # both.
-        others = total[:, 1:-1, 1:-1]
-        explained = (
-            total[:, [0, -1], 1:-1]
-            @ np.linalg.pinv(others, hermitian=True)
-            @ total[:, 1:-1, [0]]
-        )
-        own, joint = (
-            total[:, 0, 0] - explained[:, 0, 0],
-            total[:, -1, 0] - explained[:, 1, 0],
-        )
-        return np.where(own > 1e-9 * total[:, 0, 0], joint / own, np.nan)
+        # Take out of "rejected" and of the values what the contrast explains of both
+        # (Frisch and Waugh, Econometrica 1, 1933).
+        inverse = np.linalg.pinv(total[:, 1:-1, 1:-1], hermitian=True)
+        explained = total[:, [0, -1], 1:-1] @ inverse @ total[:, 1:-1, [0]]
+        variance = total[:, 0, 0] - explained[:, 0, 0]
+        covariance = total[:, -1, 0] - explained[:, 1, 0]
+        is_free = variance > 1e-9 * total[:, 0, 0]
+        return np.where(is_free, covariance / variance, np.nan)
 
-    return evaluation.estimate_from_counts(clusters, coefficient)
+    return estimate_from_counts(clusters, coefficient)
+
+
+def _sum_by_cluster(code: np.ndarray, table: np.ndarray, n: int) -> np.ndarray:
+    """Sum the rows of a table within each of n clusters: shape (n, width)."""
+    sums = [np.bincount(code, column, minlength=n) for column in table.T]
+    return np.stack(sums, axis=1)
 
 
 def estimate_against_floors(
-    clusters: ClusterBootstrap,
-    near: pd.DataFrame,
-    own: pd.DataFrame,
-    weights: ScoreWeights,
-    interpretation: str,
+    system: System, pairs: pd.DataFrame, interpretation: str
 ) -> tuple[dict[str, Estimate], float]:
-    """Compare one system's confusion with matched floors, signal by signal, with and
-    without ProbShift.
+    """Compare a system's confusion with matched floors, and signal by signal.
 
-    Pairs come from `add_matching_columns`: `near` with the k nearest accepted prompts,
-    `own` those of one cluster. Names: floor_matched and excess_matched (secondary);
-    excess_drift, excess_prob_shift, excess_ppl: the primary excess of each signal
-    alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift. The second
-    result is the share of rejected pairs that have a matched floor.
+    Parameters
+    ----------
+    system : System
+    pairs : DataFrame
+        Its pairs, from `add_matching_columns`.
+    interpretation : str
+        Of the PPL contrast.
+
+    Returns
+    -------
+    estimates : dict of str to Estimate
+        floor_matched and excess_matched (secondary), over the k nearest accepted
+        prompts. Over accepted prompts of the same cluster: excess_drift,
+        excess_prob_shift and excess_ppl, the primary excess of each signal alone;
+        excess_equal_contrast and excess_equal_contrast_no_prob_shift.
+    matched : float
+        The share of rejected-accepted pairs that have a matched floor.
     """
-    scores = signals.score_pairs(near, weights, interpretation)
-    floor, excess, matched = matched_excess(
-        clusters, near, number_strata(near), scores.to_numpy()
-    )
-    found = {"floor_matched": floor, "excess_matched": excess}
-    for name, column in (
-        ("drift", "drift"),
-        ("prob_shift", "prob_shift"),
-        ("ppl", PPL_INTERPRETATIONS[interpretation]),
-    ):
-        found[f"excess_{name}"] = confusion.estimate_excess(clusters, own, own[column])
-    for name, used in (("", weights), ("_no_prob_shift", weights.without_prob_shift())):
-        found[f"excess_equal_contrast{name}"] = clusters.undefined()
+    clusters = system.clusters
+    weights = system.scoring.weights
+    near = pairs[signals.is_ranked(pairs, system.scoring.k)]
+    scores = signals.score_pairs(near, weights, interpretation).to_numpy()
+    strata = number_strata(near)
+    floor, excess, matched = matched_excess(clusters, near, strata, scores)
+    estimates = {"floor_matched": floor, "excess_matched": excess}
+    in_cluster = pairs[pairs["same_cluster"]]
+    columns = {
+        "drift": "drift",
+        "prob_shift": "prob_shift",
+        "ppl": PPL_INTERPRETATIONS[interpretation],
+    }
+    for name, column in columns.items():
+        values = in_cluster[column]
+        excess = confusion.estimate_excess(clusters, in_cluster, values)
+        estimates[f"excess_{name}"] = excess
+    without = weights.without_prob_shift()
+    for name, used in {"": weights, "_no_prob_shift": without}.items():
+        excess = clusters.undefined()
         if used:
-            values = signals.score_pairs(own, used, interpretation)
-            found[f"excess_equal_contrast{name}"] = excess_at_equal_contrast(
-                clusters, own, values, own["contrast"]
-            )
-    return found, matched
+            values = signals.score_pairs(in_cluster, used, interpretation)
+            contrast = in_cluster["contrast"]
+            excess = excess_at_equal_contrast(clusters, in_cluster, values, contrast)
+        estimates[f"excess_equal_contrast{name}"] = excess
+    return estimates, matched
+
+
+# Permutations
+# ------------
 
 
 class PermutationCandidates(NamedTuple):
-    """The nearest scored prompts of every scored prompt, of any label: a permutation
-    takes neighbours from them.
+    """The nearest scored prompts of every scored prompt, of any label.
 
-    `near`, of shape (n, depth), holds row numbers among the scored prompts, nearest
-    first; -1 stands for none, and for one that no permutation can use. `pairs` holds
-    the row numbers in the corpus of all prompts and their candidates.
+    A permutation of labels takes neighbours from them.
+
+    Attributes
+    ----------
+    cluster, rejected : numpy.ndarray, shape (n,)
+        Of every scored prompt.
+    near : numpy.ndarray of int, shape (n, depth)
+        Row numbers among the scored prompts, nearest first; -1 stands for none, and for
+        one that no permutation can use.
+    pairs : tuple of numpy.ndarray
+        Row numbers among all prompts: of each prompt and of its candidate.
     """
 
     cluster: np.ndarray
     rejected: np.ndarray
     near: np.ndarray
-    pairs: tuple
+    pairs: tuple[np.ndarray, ...]
 
     def permuted(
         self,
@@ -272,183 +306,186 @@ class PermutationCandidates(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray, float]:
         """Shuffle the labels inside clusters and retrieve neighbours again.
 
-        The scores of `pairs` have the shape (pairs, m), one column per reading. The
-        statistic takes CI(r) of the rejections that have a neighbour, shape
-        (rejections, m). Return the statistic of the labels as they are, NaN if no
-        rejection has a neighbour; that of each permutation, shape (draws, ...); and the
-        share of rejections with fewer than k accepted candidates, over all
-        permutations, NaN without rejections.
+        Parameters
+        ----------
+        scores : numpy.ndarray, shape (pairs, m)
+            A column for each interpretation.
+        statistic : callable
+            Takes CI(r) of the rejections that have a neighbour, shape (rejections, m).
+        k, seed, draws : int
+            Neighbours; seed and number of permutations.
+
+        Returns
+        -------
+        value : numpy.ndarray
+            The statistic of the labels as they are; NaN if no rejection has a
+            neighbour.
+        null : numpy.ndarray, shape (draws, ...)
+            The statistic of each permutation.
+        short : float
+            The share of rejections with fewer than k accepted candidates, over all
+            permutations; NaN without rejections.
         """
         rng = np.random.default_rng(seed)
         known = self.near >= 0
         table = np.zeros((*known.shape, scores.shape[1]))
         table[known] = scores
-        nothing = np.full_like(
-            statistic(np.zeros((1, scores.shape[1]))), np.nan, dtype=float
-        )
+        any_value = statistic(np.zeros((1, scores.shape[1])))
+        undefined = np.full_like(any_value, np.nan, dtype=float)
 
         def measure(rejected: np.ndarray) -> tuple[np.ndarray, int]:
+            """Return the statistic, and how many rejections are short of neighbours."""
             rows = np.flatnonzero(rejected)
             near = known[rows] & ~rejected[self.near[rows]]
             near &= np.cumsum(near, axis=1) <= k
-            count = near.sum(1)
-            some = count > 0
-            ci = (near[some, None].astype(float) @ table[rows[some]])[:, 0] / count[
-                some, None
-            ]
-            return statistic(ci) if some.any() else nothing, int((count < k).sum())
+            count = near.sum(axis=1)
+            has_near = count > 0
+            chosen = near[has_near, None].astype(float)
+            totals = (chosen @ table[rows[has_near]])[:, 0]
+            value = undefined
+            if has_near.any():
+                value = statistic(totals / count[has_near, None])
+            return value, int((count < k).sum())
 
-        found, order = [], np.argsort(self.cluster, kind="stable")
+        null = []
+        short = 0
+        order = np.argsort(self.cluster, kind="stable")
+        cluster = self.cluster[order]
         for _ in range(draws):
-            mixed = order[np.argsort(self.cluster[order] + rng.random(len(order)))]
+            mixed = order[np.argsort(cluster + rng.random(len(order)))]
             shuffled = np.empty_like(self.rejected)
             shuffled[order] = self.rejected[mixed]
-            found.append(measure(shuffled))
-        null, short = zip(*found, strict=True)
-        share = (
-            sum(short) / (draws * self.rejected.sum())
-            if self.rejected.any()
-            else np.nan
-        )
+            value, n_short = measure(shuffled)
+            null.append(value)
+            short += n_short
+        n_rejected = draws * self.rejected.sum()
+        share = short / n_rejected if n_rejected else np.nan
         return measure(self.rejected)[0], np.array(null), share
 
 
-def find_candidates(
-    vectors: np.ndarray, corpus: Corpus, labels: Labels, k: int
-) -> PermutationCandidates:
-    """Find the nearest scored prompts of every scored prompt, by sentence vectors in
-    corpus order, as are the labels.
+def find_candidates(system: System, vectors: np.ndarray) -> PermutationCandidates:
+    """Find the nearest scored prompts of every scored prompt, by sentence vectors.
 
-    `k` neighbours are wanted. If all prompts are accepted each has `CANDIDATE_DEPTH`;
-    the fewer are, the more.
+    If all prompts are accepted each has `CANDIDATE_DEPTH`; the fewer are, the more.
     """
-    label = labels["label"].to_numpy()
-    scored = np.flatnonzero(evaluation.is_scored(labels))
+    label = system.labels["label"].to_numpy()
+    scored = np.flatnonzero(system.is_scored)
+    n = len(scored)
     accepted = int((label == "accept").sum())
-    deep = int(np.ceil(CANDIDATE_DEPTH * len(scored) / accepted)) if accepted else 0
-    depth = min(deep, len(scored), MAX_CANDIDATE_DEPTH)
-    found = find_nearest(vectors, corpus["prompt_id"].to_numpy(), scored, scored, depth)
+    depth = int(np.ceil(CANDIDATE_DEPTH * n / accepted)) if accepted else 0
+    depth = min(depth, n, MAX_CANDIDATE_DEPTH)
+    ids = system.prompts["prompt_id"].to_numpy()
+    nearest = find_nearest(vectors, ids, scored, scored, depth)
+    ranks = nearest["rank"].to_numpy(int)
     place = np.full(len(label), -1)
-    place[scored] = np.arange(len(scored))
-    near = np.full((len(scored), found["rank"].max() if len(found) else 0), -1)
-    a, b = found["centre"].to_numpy(int), found["neighbour"].to_numpy(int)
-    near[place[a], found["rank"].to_numpy(int) - 1] = place[b]
-    cluster, rejected = (
-        pd.factorize(corpus["cluster_id"])[0][scored],
-        label[scored] == "reject",
-    )
-    near[_unused(near, cluster, rejected, k)] = -1
-    a, column = np.nonzero(near >= 0)
-    return PermutationCandidates(
-        cluster, rejected, near, (scored[a], scored[near[a, column]])
-    )
+    place[scored] = np.arange(n)
+    near = np.full((n, ranks.max(initial=0)), -1)
+    centre = place[nearest["centre"].to_numpy(int)]
+    near[centre, ranks - 1] = place[nearest["neighbour"].to_numpy(int)]
+    cluster = pd.factorize(system.prompts["cluster_id"])[0][scored]
+    rejected = label[scored] == "reject"
+    near[_is_unused(near, cluster, rejected, system.scoring.k)] = -1
+    row, column = np.nonzero(near >= 0)
+    pairs = (scored[row], scored[near[row, column]])
+    return PermutationCandidates(cluster, rejected, near, pairs)
 
 
-def _unused(
+def _is_unused(
     near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int
 ) -> np.ndarray:
-    """Mark the candidates that no permutation can use, since each cluster keeps its
-    number of rejections.
-    """
-    share = (np.bincount(cluster, rejected) / np.maximum(np.bincount(cluster), 1))[
-        cluster
-    ]
-    always, never = (near >= 0) & (share[near] == 0), (near >= 0) & (share[near] == 1)
-    beyond = (
-        np.cumsum(always, axis=1) - always >= k
-    )  # k nearer ones are accepted in every permutation
-    return never | beyond | (share == 0)[:, None]
+    """Mark candidates that no permutation uses, since clusters keep their rejections."""
+    n = np.maximum(np.bincount(cluster), 1)
+    share = (np.bincount(cluster, rejected) / n)[cluster]
+    always_accepted = (near >= 0) & (share[near] == 0)
+    never_accepted = (near >= 0) & (share[near] == 1)
+    # k nearer ones are accepted in every permutation.
+    beyond = np.cumsum(always_accepted, axis=1) - always_accepted >= k
+    return never_accepted | beyond | (share == 0)[:, None]
 
 
 def permutation_p_value(value: float, null: np.ndarray) -> float:
-    """Return the share of permutations that are defined and at least as large: (1 + b)
-    / (1 + B), in (0, 1].
+    """Return the share of defined permutations that are at least as large.
+
+    It is (1 + b) / (1 + B), in (0, 1]; NaN if the value is.
     """
+    if not np.isfinite(value):
+        return np.nan
     null = null[np.isfinite(null)]
-    return (
-        float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null)))
-        if np.isfinite(value)
-        else np.nan
-    )
+    return float((1 + np.count_nonzero(null >= value - 1e-12)) / (1 + len(null)))
 
 
 def compare_with_chance(
-    system: str,
-    corpus: Corpus,
-    one: Evaluation,
-    vectors: np.ndarray,
-    settings: Settings,
-    clusters: ClusterBootstrap,
+    system: System, vectors: np.ndarray
 ) -> tuple[Table, Table, dict[str, Estimate]]:
-    """Compare a system's confusion with matched floors, single signals and permutations
-    (`docs/method.md`, Chance).
+    """Compare confusion with matched floors, single signals and permutations.
 
-    The first result has a row per reading: system, reading; matched and the estimates
-    of `estimate_against_floors`; ci_null, the mean CI over permutations of labels
-    inside clusters; p of CI against them; short, the share of permuted rejections with
-    too few neighbours. The second has a row per reading and tau: system, reading, tau,
-    cr; null, the permutations' mean; null_low and null_high, which hold 95 % of them.
-    The third holds the estimates in the interpretation `relative`.
+    The method is in `docs/method.md`, Chance.
+
+    Parameters
+    ----------
+    system : System
+        With traces, tokens and pairs. Permutations have the seed of its clusters.
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors of its prompts.
+
+    Returns
+    -------
+    rows : Table
+        A row for each interpretation: system, interpretation; matched and the estimates
+        of `estimate_against_floors`; ci_null, the mean CI over permutations of labels
+        inside clusters; p of CI against them; short, the share of permuted rejections
+        with too few neighbours.
+    curve : Table
+        A row for each interpretation and tau: system, interpretation, tau, cr; null,
+        the permutations' mean; null_low and null_high, which hold 95 % of them.
+    estimates : dict of str to Estimate
+        Those in the interpretation `relative`.
     """
-    wording = signals.trace_lengths(one.traces), signals.trace_perplexity(one.traces)
-    frame = add_matching_columns(corpus, one.pairs, *wording)
-    near, own = (
-        frame[signals.is_ranked(frame, settings.k)],
-        frame[frame["same_cluster"]],
-    )
-    weights, nearby = (
-        settings.weights(),
-        find_candidates(vectors, corpus, one.labels, settings.k),
-    )
-    compared = signals.compute_signals(one.traces, one.tokens, *nearby.pairs)
-    scores = np.column_stack(
-        [
-            signals.score_pairs(compared, weights, interpretation)
-            for interpretation in PPL_INTERPRETATIONS
-        ]
-    )
+    pairs = add_matching_columns(system.pairs, describe_wording(system))
+    candidates = find_candidates(system, vectors)
+    drifts = DriftCache(system.traces, system.tokens)
+    first, second = candidates.pairs
+    compared = signals.compute_signals(system.traces, drifts, first, second)
+    scores = [
+        signals.score_pairs(compared, system.scoring.weights, interpretation)
+        for interpretation in PPL_INTERPRETATIONS
+    ]
 
     def mean_and_curve(ci: np.ndarray) -> np.ndarray:
-        return np.vstack([ci.mean(0), (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)])
+        shares = (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)
+        return np.vstack([ci.mean(0), shares])
 
-    value, null, short = nearby.permuted(
-        scores, mean_and_curve, settings.k, settings.seed
+    seed = system.clusters.seed
+    value, null, short = candidates.permuted(
+        np.column_stack(scores), mean_and_curve, system.scoring.k, seed
     )
-    rows, curves, found = [], [], {}
+    rows = []
+    curves = []
+    by_interpretation = {}
     for column, interpretation in enumerate(PPL_INTERPRETATIONS):
-        found[interpretation], matched = estimate_against_floors(
-            clusters, near, own, weights, interpretation
-        )
-        ci, many = value[0, column], null[:, 0, column]
+        estimates, matched = estimate_against_floors(system, pairs, interpretation)
+        by_interpretation[interpretation] = estimates
+        about = {"system": system.name, "interpretation": interpretation}
+        ci_null = null[:, 0, column]
         row = {
-            "system": system,
-            "interpretation": interpretation,
+            **about,
             "matched": matched,
-            **to_columns(found[interpretation]),
+            **to_columns(estimates),
+            "ci_null": ci_null.mean(),
+            "p": permutation_p_value(value[0, column], ci_null),
+            "short": short,
         }
-        rows.append(
-            row
-            | {
-                "ci_null": many.mean(),
-                "p": permutation_p_value(ci, many),
-                "short": short,
-            }
-        )
-        low, high = np.quantile(null[:, 1:, column], [0.025, 0.975], axis=0)
-        shares = {
+        rows.append(row)
+        cr_null = null[:, 1:, column]
+        low, high = np.quantile(cr_null, [0.025, 0.975], axis=0)
+        curve = {
+            **about,
+            "tau": CURVE_TAUS,
             "cr": value[1:, column],
-            "null": null[:, 1:, column].mean(0),
+            "null": cr_null.mean(0),
             "null_low": low,
             "null_high": high,
         }
-        curves.append(
-            pd.DataFrame(
-                {
-                    "system": system,
-                    "interpretation": interpretation,
-                    "tau": CURVE_TAUS,
-                    **shares,
-                }
-            )
-        )
-    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found["relative"]
+        curves.append(pd.DataFrame(curve))
+    table = pd.DataFrame(rows)
+    return table, pd.concat(curves, ignore_index=True), by_interpretation["relative"]

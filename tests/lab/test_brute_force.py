@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from paraguard_lab.analysis import chance
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.core.signals import ScoreWeights, Scoring
 
 NAN = math.nan
 K, THETA = 5, 0.60
@@ -673,15 +674,18 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
     """The package's frames and the second version's lists, of one world."""
     corpus, vectors, traces, labelled, tokens = world(labels, seed)
     chosen = ScoreWeights(weights["drift"], weights["prob_shift"], weights["ppl"])
-    frame = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, K)
-    detailed = chance.add_matching_columns(
-        corpus,
-        frame,
-        (traces["user_end"] - traces["user_start"]).to_numpy(),
-        signals.trace_perplexity(traces),
+    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=resamples, seed=seed)
+    system = worlds.scored(
+        (corpus, vectors, traces, labelled, tokens),
+        clusters,
+        Scoring(chosen, K, THETA),
     )
+    frame = system.pairs
+    wording = chance.describe_wording(system)
+    detailed = chance.add_matching_columns(frame, wording)
     prompts = read(corpus, vectors, traces, labelled, tokens)
     return SimpleNamespace(
+        system=system,
         corpus=corpus,
         vectors=vectors,
         traces=traces,
@@ -691,8 +695,8 @@ def both_versions(labels, seed, weights=WEIGHTS, resamples=25):
         frame=frame,
         ranked=detailed[detailed["rank"].notna()],
         own=detailed[detailed["same_cluster"]],
-        scores=confusion.score_prompts(corpus, labelled, frame, chosen, K, THETA),
-        clusters=ClusterBootstrap(corpus["cluster_id"], resamples=resamples, seed=seed),
+        scores=system.scores,
+        clusters=clusters,
         prompts=prompts,
         pairs=compare(prompts),
     )
@@ -789,17 +793,7 @@ def assert_tables_agree(two, weights):
         expected = table(
             two.prompts.values(), two.pairs, centres, interpretation, weights
         )
-        row = confusion.system_row(
-            "t",
-            two.corpus,
-            two.labels,
-            two.frame,
-            two.scores,
-            two.clusters,
-            interpretation,
-            two.weights,
-            K,
-        )
+        row = confusion.system_row(two.system, interpretation)
         assert {name: row[name] for name in expected} == exactly(expected)
         counts = Counter(prompt.label for prompt in two.prompts.values())
         known = [
@@ -904,10 +898,8 @@ def package_estimates(two, interpretation):
         two.clusters, two.ranked, chance.number_strata(two.ranked), score.to_numpy()
     )
     found = {
-        **confusion.estimate_rates(two.corpus, two.labels, two.clusters),
-        **confusion.estimate_scores(
-            two.corpus, two.frame, two.scores, two.clusters, interpretation, two.weights
-        ),
+        **confusion.estimate_rates(two.system),
+        **confusion.estimate_scores(two.system, interpretation),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": primary_excess(two, own),
@@ -1005,7 +997,7 @@ def test_a_value_on_the_end_of_a_bin_belongs_to_the_bin_above():
 def test_one_ratio_of_lengths_is_one_value():
     lengths = np.arange(1, 31)
     ids = [f"p{n}" for n in lengths]
-    corpus = pd.DataFrame({"prompt_id": ids, "cluster_id": "c"})
+    wording = pd.DataFrame({"cluster_id": "c", "length": np.log(lengths)}, ids)
     frame = pd.DataFrame(
         {
             "centre_id": ids[:15],
@@ -1014,9 +1006,8 @@ def test_one_ratio_of_lengths_is_one_value():
             "same_cluster": True,
         }
     )
-    twice = chance.add_matching_columns(
-        corpus, frame, lengths, np.ones(30)
-    )  # 1 : 2, 2 : 4, ..., 15 : 30
+    # 1 : 2, 2 : 4, ..., 15 : 30
+    twice = chance.add_matching_columns(frame, wording.assign(ppl=0.0))
     assert len(set(chance.number_strata(twice, {"length": 3}))) == 1
 
 
@@ -1054,8 +1045,9 @@ def test_permutations_are_the_deals_inside_clusters():
     ]
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
 
-    near = chance.find_candidates(two.vectors, two.corpus, two.labels, K)
-    signal = signals.compute_signals(two.traces, two.tokens, *near.pairs)
+    near = chance.find_candidates(two.system, two.vectors)
+    drifts = DriftCache(two.traces, two.tokens)
+    signal = signals.compute_signals(two.traces, drifts, *near.pairs)
     scores = np.column_stack(
         [
             signals.score_pairs(signal, two.weights, interpretation)
