@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from huggingface_hub import DatasetCard
+from recorded import recorded_systems
 
 from paraguard_lab.report import croissant, numbers
 from paraguard_utils import paths, registry, stores
@@ -19,7 +20,7 @@ TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")
 SECTIONS = croissant.read_card_sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
 SYSTEMS = {
-    kind: set(registry.published_systems(kind).index)
+    kind: set(recorded_systems(kind))
     for kind in ("chat", "guard", "refusal")
 }
 ITSELF = ("README.md", "LICENSE", "croissant.json")

@@ -6,11 +6,12 @@ import numpy as np
 import outside
 import pandas as pd
 import pytest
+from recorded import recorded_systems
 from worlds import systems
 
 from paraguard_lab import run
 from paraguard_lab.analysis import label_noise
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, stores
 from paraguard_utils.analysis import evaluation, rephrasing, wording
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -27,7 +28,7 @@ CLUSTERS, PAIRS = (
     wording.find_cluster_pairs(CORPUS),
 )
 CHAT, GUARDS = (
-    list(registry.published_systems(kind).index) for kind in ("chat", "guard")
+    recorded_systems(kind) for kind in ("chat", "guard")
 )
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded_systems
 from scipy.stats import binomtest
 
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_tools.logs.commands import describe_cut, read_scores
-from paraguard_utils import registry, settings, stores
+from paraguard_utils import settings, stores
 from paraguard_utils.analysis import guarded
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
@@ -95,7 +96,7 @@ def test_the_cut_is_the_lowest_that_keeps_the_promise(n, seed, requests, coarse)
     ).threshold == pytest.approx(np.exp(found.threshold))
 
 
-@pytest.mark.parametrize("name", registry.guard_entries("panel"))
+@pytest.mark.parametrize("name", recorded_systems("guard", "refusal"))
 def test_the_promise_is_kept_on_random_halves_of_recorded_scores(name):
     corpus = RECORDED.read("corpus", settings.CORPUS)
     rows = corpus.merge(

@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from recorded import recorded_systems
 from scipy import stats
 from statsmodels.stats import inter_rater
 
-from paraguard_utils import registry, stores
-from paraguard_utils.analysis import evaluation
-from paraguard_utils.core import disagreement
+from paraguard_utils import stores
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core import disagreement, latent
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 
@@ -26,9 +27,7 @@ def frames(*clusters):
 
 
 def counted(*clusters):
-    return disagreement.cluster_profiles(
-        evaluation.count_label_decisions(*frames(*clusters))
-    )
+    return disagreement.cluster_profiles(System.of("t", *frames(*clusters)).decided)
 
 
 def ratio(*clusters):
@@ -49,16 +48,15 @@ def test_ratio_by_hand():
 
 
 def test_isolation_by_hand():
-    corpus, labels = frames("rraab", "rr", "rb", "aa")
-    found = evaluation.label_isolation(corpus, labels)
+    found = System.of("t", *frames("rraab", "rr", "rb", "aa")).isolation
     # 2 of the 3 others; none of one; nobody else; acceptances have none
     assert found.tolist() == pytest.approx(
         [2 / 3, 2 / 3, *[np.nan] * 3, 0, 0, *[np.nan] * 4], nan_ok=True
     )
     # mean isolation over acceptance among other meanings is DR, where clusters are
     # equally large
-    corpus, labels = frames("rraa", "raaa", "aaaa", "rrrr")
-    isolated = np.nanmean(evaluation.label_isolation(corpus, labels))
+    system = System.of("t", *frames("rraa", "raaa", "aaaa", "rrrr"))
+    isolated = np.nanmean(system.isolation)
     # other meanings of the 7 rejections: 2 * (3+4+0) + (2+4+0) + 4 * (2+3+4) = 56
     # acceptances of 7 * 12
     assert isolated / (56 / 84) == pytest.approx(
@@ -115,17 +113,18 @@ RECORDED = stores.Store(stores.RECORDED)
     [
         name
         for kind in ("chat", "guard")
-        for name in registry.published_systems(kind).index
+        for name in recorded_systems(kind)
     ],
 )
 def test_it_is_one_minus_the_intra_class_correlation(name):
     """Fisher's, by analysis of variance, on every recorded system; kappa and alpha are
     nearly that too.
     """
-    decided = evaluation.count_label_decisions(
+    decided = System.of(
+        name,
         RECORDED.read("corpus", "paraguard_mini"),
         RECORDED.read("labels", "paraguard_mini", name),
-    )
+    ).decided
     n, rejected = decided["n"].to_numpy(), decided["rejected"].to_numpy()
     if not rejected.any():
         pytest.skip("this system refuses nothing")
@@ -198,9 +197,7 @@ def test_estimate_agrees_between_clusters_and_profiles():
 def test_every_resample_by_hand():
     corpus, labels = frames("rraa", "aaa", "raaa", "rr")
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=40)
-    found = disagreement.estimate_disagreement(
-        clusters, evaluation.count_label_decisions(corpus, labels)
-    )
+    found = System("t", corpus, labels, clusters).dr()
     words = ["rraa", "aaa", "raaa", "rr"]
     for counts, value in zip(clusters.counts, found.draws, strict=True):
         again = [
@@ -245,38 +242,30 @@ def test_one_step_of_the_standard_error_by_jackknife():
     are many.
     """
     decided = drawn(np.random.default_rng(5), 400, 0.4, 0.5)
-    columns = disagreement._columns(decided["n"], decided["rejected"])
-    value, slopes = disagreement._log_ratio(columns.sum(axis=0))
+    columns = disagreement.cluster_sums(decided["n"], decided["rejected"])
+    value, slopes = disagreement.log_disagreement_ratio(columns.sum(axis=0))
     pull = columns @ slopes - (columns @ slopes).mean()
     error = np.sqrt((pull**2).sum() * 400 / 399)
     left_out = np.array(
-        [disagreement._log_ratio(columns.sum(axis=0) - row)[0] for row in columns]
+        [disagreement.log_disagreement_ratio(columns.sum(axis=0) - row)[0] for row in columns]
     )
     jackknife = np.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
     assert np.isfinite(value) and error == pytest.approx(jackknife, rel=0.02)
 
 
 def test_without_spread_there_is_no_interval():
-    corpus, labels = frames("rr", "aa", "aa")
-    never = disagreement.estimate_disagreement(
-        ClusterBootstrap(corpus["cluster_id"]),
-        evaluation.count_label_decisions(corpus, labels),
-    )
+    never = System.of("t", *frames("rr", "aa", "aa")).dr()
     assert never[0] == 0 and np.isnan(never[1:]).all()
-    corpus, labels = frames("aa", "aa")
-    alike = disagreement.estimate_disagreement(
-        ClusterBootstrap(corpus["cluster_id"]),
-        evaluation.count_label_decisions(corpus, labels),
-    )
+    alike = System.of("t", *frames("aa", "aa")).dr()
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
-    assert np.isnan(disagreement.latent_correlation(counted("aa", "aa"))).all()
+    assert np.isnan(latent.latent_correlation(counted("aa", "aa"))).all()
     assert np.isnan(disagreement.permutation_test(counted("aa", "aa"))).all()
 
 
 def test_latent_correlation_is_found_whatever_the_rate():
     rng = np.random.default_rng(11)
     found = {
-        rate: disagreement.latent_correlation(
+        rate: latent.latent_correlation(
             disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5))
         )
         for rate in (0.1, 0.5)
@@ -295,7 +284,7 @@ def test_latent_correlation_is_found_whatever_the_rate():
         for rate in (0.1, 0.5)
     ]
     assert drs[0] > drs[1] + 0.05
-    assert disagreement.latent_correlation(counted(*["ra"] * 50))[0] == 0, (
+    assert latent.latent_correlation(counted(*["ra"] * 50))[0] == 0, (
         "less alike than by chance"
     )
 
@@ -333,8 +322,7 @@ def test_flags_and_what_stands_beside():
 
 
 def test_few_mixed_clusters_are_flagged_and_bound_nothing():
-    corpus, labels = frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")
-    decided = evaluation.count_label_decisions(corpus, labels)
+    decided = System.of("t", *frames(*["rrrrrr", "aaaaaa"] * 150, "rrraaa")).decided
     found = estimate_of_profiles(decided)
     # in more than a third of the resamples no cluster is decided both ways
     assert (
@@ -346,5 +334,5 @@ def test_few_mixed_clusters_are_flagged_and_bound_nothing():
 
 def test_large_clusters_have_no_latent_correlation():
     assert np.isnan(
-        disagreement.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))
+        latent.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))
     ).all()
