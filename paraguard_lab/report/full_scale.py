@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import encoder, trace_store
+from paraguard_utils.models import encoder
 from paraguard_utils.schemas import Corpus, Labels, Table
 
 # Without texts: what each is called, where it comes from, and the notebook that writes
@@ -84,14 +85,13 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
         list(dict.fromkeys(found["systems"]["system"])),
     )
     costs = [
-        {"system": one}
-        | trace_store.asking_cost(stores.CorpusFiles(store, name), one, len(corpus))
+        {"system": one} | query_cost(stores.CorpusFiles(store, name), one, len(corpus))
         for one in systems
     ]
     found["systems"] = found["systems"].merge(pd.DataFrame(costs), on="system")
     read = {
         one: labelling.read_matching_labels(
-            store, name, one, store.read("traces", name, one)
+            stores.CorpusFiles(store, name), one, store.read("traces", name, one)
         )
         for one in systems
     }
@@ -105,7 +105,8 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
         if store.has("labels", name, one)
     ]
     labels = {
-        one: labelling.read_decisions(store, name, one) for one in [*systems, *guards]
+        one: labelling.read_decisions(stores.CorpusFiles(store, name), one)
+        for one in [*systems, *guards]
     }
     clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
     # The positive control of DR by shared wording is the guard that compares sentence

@@ -165,7 +165,7 @@ def _status(result: Mapping[str, Any]) -> int:
 
 def _read_result(result: Mapping[str, Any], layout: PromptLayout) -> dict[str, Any]:
     """Return the columns of a trace for one result, whatever it is."""
-    body = (result.get("response") or {}).get("body")
+    body: Any = (result.get("response") or {}).get("body")
     if _status(result) == 200:
         # There may be no choice in it
         with contextlib.suppress(LookupError, TypeError, AttributeError):

@@ -42,7 +42,7 @@ def count_free_threads(used: float, idle: float, most: int) -> int:
 def read_processor_times() -> ProcessorTimes:
     """Return the times of this process and of its cores until now."""
     every_core = psutil.cpu_times(percpu=True)
-    numbers = range(len(every_core))
+    numbers = list(range(len(every_core)))
     if hasattr(os, "sched_getaffinity"):
         numbers = [n for n in numbers if n in os.sched_getaffinity(0)]
     idle = 0.0

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import weights
 from paraguard_utils.stores import CorpusFiles
@@ -25,8 +24,8 @@ Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 
 ENCODER_NAME = "all-minilm-l6-v2"
 ENCODER_DIMENSIONS = 384
-_BATCH = 64
-_LONG_RUN = 1000  # texts above which a progress bar is shown
+BATCH = 64
+LONG_RUN = 1000  # texts above which a progress bar is shown
 
 
 def hash_text(text: str) -> str:
@@ -35,7 +34,8 @@ def hash_text(text: str) -> str:
 
 
 @cache
-def _load_encoder() -> "SentenceTransformer":
+def load_encoder() -> "SentenceTransformer":
+    """Load the packaged encoder, on the CPU and from local files only."""
     folder = weights.locate_weights(weights.MINILM_FILE).parent
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Takes seconds to import: only where texts are embedded
@@ -57,11 +57,11 @@ def encode_texts(texts: Sequence[str]) -> np.ndarray:
     """
     if not len(texts):
         return np.empty((0, ENCODER_DIMENSIONS), np.float16)
-    vectors = _load_encoder().encode(
+    vectors = load_encoder().encode(
         list(texts),
-        batch_size=_BATCH,
+        batch_size=BATCH,
         normalize_embeddings=True,
-        show_progress_bar=len(texts) > _LONG_RUN,
+        show_progress_bar=len(texts) > LONG_RUN,
     )
     return vectors.astype(np.float16)
 
@@ -84,10 +84,25 @@ def memoize_embedding(embed: Embed) -> Embed:
 def stored_vectors(
     files: CorpusFiles, texts: Sequence[str], earlier: bool = False
 ) -> np.ndarray:
-    """Return the vectors of a corpus's texts, float16 of shape (len(texts), 384).
+    """Return the vectors of a corpus's texts; a live store embeds what it lacks.
 
-    A live store embeds and keeps what it lacks; the recorded one raises `Missing`. If
-    an `earlier` notebook made the vectors, recorded ones will do.
+    Parameters
+    ----------
+    files : CorpusFiles
+        A live store keeps what it embeds.
+    texts : Sequence of str
+        Texts of the corpus, in any order.
+    earlier : bool
+        Whether an earlier notebook made the vectors, so that recorded ones will do.
+
+    Returns
+    -------
+    array of float16, shape (len(texts), 384)
+
+    Raises
+    ------
+    Missing
+        The recorded store lacks a vector.
     """
     hashes = [hash_text(text) for text in texts]
     known = _read_vectors(files, earlier)
@@ -123,21 +138,3 @@ def _read_vectors(files: CorpusFiles, earlier: bool) -> pd.Series:
             " example store=live"
         )
     return known
-
-
-def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the contextual unit vectors of each text's tokens, shapes (tokens, 384).
-
-    The two marks that the encoder puts around a text are left out.
-    """
-    tokens = _load_encoder().encode(
-        list(texts),
-        batch_size=_BATCH,
-        output_value="token_embeddings",
-        show_progress_bar=len(texts) > _LONG_RUN,
-    )
-    vectors = []
-    for text_tokens in tokens:
-        array = text_tokens.float().cpu().numpy()
-        vectors.append(normalize_rows(array[1:-1]))
-    return vectors

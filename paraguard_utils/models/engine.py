@@ -55,9 +55,20 @@ def split_into_batches(
 ) -> list[list[Request]]:
     """Split requests into batches of similar length.
 
-    The longest come first, so that memory trouble shows at once. A batch has at most
-    `size` rows and at most `BATCH_POSITIONS` token positions, those of padding and of
-    the answers included, but one row at least.
+    The longest come first, so that memory trouble shows at once.
+
+    Parameters
+    ----------
+    requests : Sequence of Request
+    size : int
+        Most rows of a batch. It also has at most `BATCH_POSITIONS` token positions,
+        those of padding and of the answers included, but one row at least.
+    max_new_tokens : int
+        Most tokens of an answer.
+
+    Returns
+    -------
+    list of list of Request
     """
     left = sorted(requests, key=lambda r: (-len(r.token_ids), r.prompt_id))
     batches = []
@@ -78,7 +89,7 @@ def ask_in_batches(
 ) -> list[TraceRow]:
     """Query a model greedily, in the batches of `split_into_batches`.
 
-    Return trace rows in the order of the requests.
+    Return trace rows in the order of the requests. `raw` is that of `Engine`.
     """
     if not requests:
         return []
@@ -180,12 +191,26 @@ class Prefill:
 class Engine:
     """Answers batches of requests with one loaded model.
 
-    The model must keep no state but keys and values (`ModelError`). The leading tokens
-    that all requests share, `prefix`, are computed once, unless the model derives
-    distances from places in the cache (a sliding window, no position ids): padding
-    would be between the prefix and the rest. At `temperature` 0 decoding is greedy;
-    else each token is drawn, seeded by the request's key. With `raw` an answer keeps
-    white space around it and control tokens in it, except the token that ends it.
+    Parameters
+    ----------
+    model : LoadedModel
+        It must keep no state but keys and values.
+    prefix : Sequence of int
+        The leading tokens that all requests share. They are computed once, unless the
+        model derives distances from places in the cache (a sliding window, no position
+        ids): padding would be between the prefix and the rest.
+    max_new_tokens : int
+        Most tokens of an answer.
+    temperature : float
+        At 0 decoding is greedy; else each token is drawn, seeded by the request's key.
+    raw : bool
+        Whether an answer keeps white space around it and control tokens in it, except
+        the token that ends it.
+
+    Raises
+    ------
+    ModelError
+        The model keeps another state.
     """
 
     def __init__(
@@ -222,7 +247,11 @@ class Engine:
     def ask(self, batch: Sequence[Request]) -> list[TraceRow]:
         """Answer a batch, not empty, of requests that start with the prefix.
 
-        Return trace rows in the order given.
+        Returns
+        -------
+        list of TraceRow
+            In the order given. A row has the fields of the request and the columns of
+            `schemas.SCHEMAS["traces"]`.
         """
         order = sorted(range(len(batch)), key=lambda i: -len(batch[i].token_ids))
         with torch.inference_mode(), self.threads:
@@ -406,9 +435,9 @@ def find_stop_tokens(model: LoadedModel) -> list[int]:
 
 
 def _merge(whole: DynamicCache, part: DynamicCache, row: int, rows: int) -> None:
-    """Put the cache of a prefill, right-aligned, into the rows of a batch from `row` on.
+    """Put the cache of a prefill into the rows of a batch's cache from `row` on.
 
-    The first prefill's cache becomes the batch's: it is both.
+    It is right-aligned. The first prefill's cache becomes the batch's: it is both.
     """
     # No base class of layers declares what they share
     pairs: Iterable[tuple[Any, Any]] = zip(whole.layers, part.layers, strict=True)
@@ -441,12 +470,18 @@ def _make_room(layer: Any, rows: int) -> None:
 
 
 def _traces(part: list[Request], logits: Tensor, ends: Tensor) -> list[TraceRow]:
-    """Return trace rows from logits, shape (rows, vocabulary).
+    """Return trace rows, without answers.
 
-    They are, for each prompt, those that predict its user tokens and then its answer.
+    Parameters
+    ----------
+    part : list of Request
+    logits : Tensor, shape (rows, vocabulary)
+        For each prompt those that predict its user tokens, and then its answer.
+    ends : Tensor, shape (prompts, vocabulary)
+        Those that predict the answers.
     """
     # Nothing is known of the answer yet; leaving its logits out would copy all others
-    targets = []
+    targets: list[int] = []
     counts = []
     for request in part:
         targets += request.token_ids[request.user_start : request.user_end]

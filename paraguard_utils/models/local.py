@@ -47,6 +47,10 @@ class WeightsBackend(ABC):
     def embeddings(self, ids: list[int]) -> np.ndarray:
         """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
 
+    @abstractmethod
+    def facts(self, traces: Traces) -> Mapping[str, object]:
+        """Return what the meta file of traces records beside the context."""
+
     def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
         """Query the prompts of a workload batch by batch, and yield their traces.
 

@@ -56,11 +56,29 @@ def join_split_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
 class TextClassifier:
     """A text classifier, which reads control tokens inside a text as plain text.
 
-    Labels are `independent` of one another or exclude one another; with None the
-    model's configuration decides. With `respace` a text goes through
-    `join_split_words`. `cut` are the texts so far of which it read the beginning only.
-    Errors are those of `loading.load_model`; weights without a classifier's head are
-    one too, since the library would draw a head at random.
+    Parameters
+    ----------
+    source : ModelSource
+    batch : int
+        Texts that are read at once.
+    device : str
+    independent : bool, optional
+        Whether labels are independent of one another rather than exclusive. By default
+        the model's configuration decides.
+    respace : bool
+        Whether a text first goes through `join_split_words`.
+
+    Attributes
+    ----------
+    labels : list of str
+    cut : set of str
+        The texts so far of which it read the beginning only.
+
+    Raises
+    ------
+    ModelError
+        As `loading.load_model`, and if weights lack a classifier's head, which the
+        library would draw at random.
     """
 
     def __init__(

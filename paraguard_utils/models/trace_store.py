@@ -43,10 +43,16 @@ IDENTITY_FIELDS = (
 class LabelsOnly:
     """How to label answers whose text must not be kept: in memory, batch by batch.
 
-    What another `labeller` (name and version) labelled is queried again, since no text
-    is left to label anew. `label` keeps the order of traces. With `numbers` the traces
-    are kept too, without the answers; they spell the prompts, so not for somebody
-    else's.
+    Parameters
+    ----------
+    labeller : str
+        Name and version. What another one labelled is queried again, since no text is
+        left to label anew.
+    label : Callable
+        From traces to labels, in the same order.
+    numbers : bool
+        Whether the traces are kept too, without the answers. They spell the prompts, so
+        this is not for somebody else's.
     """
 
     labeller: str
@@ -58,12 +64,26 @@ class LabelsOnly:
 class Query:
     """What to ask a model, and where its answers are kept.
 
-    `system_prompt` is a name of `registry.system_prompts`. The prompts have prompt_id,
-    text and what says whether they ask for harm (`unsafe.asks_for_harm`); if they do,
-    `withheld` labels the answers, and labels are kept beside the traces. A `shard`
-    answers its part of the batches and leaves the rows as parts; `WHOLE` answers what
-    no shard in the store has answered, and merges all. The rows of a `trial`, the
-    beginning of a corpus, stay parts.
+    Parameters
+    ----------
+    files : CorpusFiles
+        Of a live store.
+    prompts : Corpus
+        With prompt_id, text and what says whether they ask for harm
+        (`unsafe.asks_for_harm`).
+    system_prompt : str
+        A name of `registry.system_prompts`.
+    decoding : Decoding
+    batch : int
+        Most prompts in a batch.
+    withheld : LabelsOnly, optional
+        How to label answers that must not be kept, as those to prompts that ask for
+        harm. Labels are then kept beside the traces.
+    shard : tuple of int
+        The part of the batches to answer; its rows stay parts. `WHOLE` answers what no
+        shard in the store has answered, and merges all.
+    trial : bool
+        Whether the prompts are the beginning of a corpus, whose rows stay parts.
     """
 
     files: CorpusFiles
@@ -209,7 +229,7 @@ class LabelledParts(TraceParts):
         labels = frames["labels"].drop(columns="response")
         return [traces.merge(labels, on="prompt_id")]
 
-    def _refuse_kept_answers(self, frames: Mapping[str, pd.DataFrame]) -> None:
+    def _refuse_kept_answers(self, frames: dict[str, pd.DataFrame]) -> None:
         """Raise DataError if the store holds answers that must not be kept."""
         holding = [
             self.results[kind]
@@ -281,12 +301,20 @@ def hash_keys(context: PromptContext, corpus: Corpus) -> str:
 def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
     """Query a model for every prompt that a live store lacks.
 
-    Returns traces in the order of the prompts, with `response` null if answers are
-    withheld, or labels if traces are not kept either. A shard returns its own only, and
-    a model behind files of requests what has been answered. A thinking block that the
-    chat template opens is part of the answer. Another process that writes this system,
-    a prompt that the model cannot read as it is, or an answer that would be kept and
-    must not be raise `DataError`.
+    A thinking block that the chat template opens is part of the answer.
+
+    Returns
+    -------
+    Traces
+        In the order of the prompts, with `response` null if answers are withheld; or
+        labels, if traces are not kept either. A shard returns its own only, and a model
+        behind files of requests what has been answered.
+
+    Raises
+    ------
+    DataError
+        Another process writes this system, the model cannot read a prompt as it is, or
+        an answer would be kept that must not be.
     """
     prompts = query.prompts
     if query.withheld is None:
@@ -373,9 +401,14 @@ def read_traces(
     """Read a system's traces of prompts, in their order, and check them.
 
     They must answer these prompts with this decoding and dtype (None or "" is not
-    checked). Keys are recomputed from the meta file, without weights. Without a trace
-    file this raises `Missing`; if a prompt is not in it, or its key differs,
-    `DataError`, which says which part of the key differs.
+    checked). Keys are recomputed from the meta file, without weights.
+
+    Raises
+    ------
+    Missing
+        There is no trace file.
+    DataError
+        A prompt is not in it, or its key differs; the error says in which part.
     """
     path = files.path("traces", system)
     where = paths.display_path(path)
@@ -414,18 +447,6 @@ def _check_weights(context: PromptContext, model_name: str, where: str) -> None:
                 f"{where}: the weights differ from those of the packaged"
                 f" {model_name}; ask again in a live store"
             )
-
-
-def asking_cost(files: CorpusFiles, system: str, prompts: int) -> dict[str, float]:
-    """Return what a query of so many prompts takes, by a system's last run.
-
-    It is the time in `minutes` and the memory in `gb`; {} if nothing is known.
-    """
-    meta = stores.read_meta(files.path("traces", system))
-    if not meta.get("asked_now"):
-        return {}
-    minutes = meta["seconds"] / meta["asked_now"] * prompts / 60
-    return {"minutes": minutes, "gb": meta["peak_gb"]}
 
 
 def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
