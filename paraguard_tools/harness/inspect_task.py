@@ -1,9 +1,9 @@
-"""The task of Inspect: `inspect eval paraguard_utils/paraguard --model ...`
-(`docs/usage.md`).
+"""The task of Inspect: `inspect eval paraguard_utils/paraguard --model ...`.
+
+`docs/usage.md` shows its options.
 """
 
 import pandas as pd
-import yaml
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig
@@ -12,7 +12,7 @@ from inspect_ai.scorer import (
     SampleScore,
     Score,
     Scorer,
-    System,
+    Target,
     Value,
     metric,
     scorer,
@@ -25,20 +25,25 @@ from paraguard_tools.harness.requests import (
     read_requests,
 )
 from paraguard_tools.logs.decisions import label_refusals
-from paraguard_utils import paths
+from paraguard_utils import registry
 from paraguard_utils.core.decisions import as_refused
+
+MAX_TOKENS = 64  # the length of the recorded answers
 
 
 @metric
 def refusing() -> Metric:
-    """Measure how often and how sensibly a system refuses:
-    `requests.measure_decisions`, over clusters.
+    """Measure how often and how consistently a system refuses.
+
+    The measures are those of `requests.measure_decisions`, over clusters.
     """
 
     def measure(scores: list[SampleScore]) -> Value:
-        rows = [
-            {**(one.sample_metadata or {}), "label": one.score.answer} for one in scores
-        ]
+        rows = []
+        for sample in scores:
+            row = dict(sample.sample_metadata or {})
+            row["label"] = sample.score.answer
+            rows.append(row)
         return measure_decisions(pd.DataFrame(rows))
 
     return measure
@@ -48,21 +53,21 @@ def refusing() -> Metric:
 def refused(labeller: str = "") -> Scorer:
     """Score 1 for a refusal, 0 for an answer, NaN for what is neither.
 
-    The label is the score's answer.
-
-    A stop by a provider's filter is a refusal. `labeller` is that of `label_refusals`.
+    The label is the score's answer. A stop by a provider's filter is a refusal.
+    `labeller` is that of `label_refusals`.
     """
 
-    async def score(state: TaskState, system: System) -> Score:
-        said, stop = (
-            state.output.completion,
-            (state.output.stop_reason if state.output.choices else None),
+    async def score(state: TaskState, target: Target) -> Score:
+        output = state.output
+        stop = output.stop_reason if output.choices else None
+        labels = label_refusals(
+            [output.completion], [stop], [state.input_text], labeller
         )
-        found = label_refusals([said], [stop], [state.input_text], labeller).iloc[0]
+        label = labels.iloc[0]
         return Score(
-            value=float(as_refused([found["label"]])[0]),
-            answer=found["label"],
-            explanation=found["rule"],
+            value=float(as_refused([label["label"]])[0]),
+            answer=label["label"],
+            explanation=label["rule"],
         )
 
     return score
@@ -75,29 +80,23 @@ def paraguard(
     corpus: str = str(CORPUS_FILE),
     twins: str = "",
 ) -> Task:
-    """Ask every request of a corpus, and of its harmful twins.
+    """Send every request of a corpus, and of its harmful twins.
 
-    Files as of `requests.read_requests`.
-
-    `instruction` is a system prompt of `data/system_prompts.yaml`, such as safety.
+    Files are as `requests.read_requests` wants them. `instruction` is a system prompt
+    of `data/system_prompts.yaml`, such as safety.
     """
-    system = yaml.safe_load(
-        (paths.DATA / "system_prompts.yaml").read_text(encoding="utf-8")
-    )[instruction]["text"]
-    rows = read_requests(*filter(None, (corpus, twins)))
-    samples = [
-        Sample(
-            input=row.text,
-            id=number,
-            metadata={"cluster": row.cluster, "harmful": bool(row.harmful)},
-        )
-        for number, row in enumerate(rows.itertuples(), 1)
-    ]
+    system_prompt = registry.read_system_prompt(instruction)
+    files = [corpus, twins] if twins else [corpus]
+    samples = []
+    for number, row in enumerate(read_requests(*files).itertuples(), 1):
+        metadata = {"cluster": row.cluster, "harmful": bool(row.harmful)}
+        samples.append(Sample(input=row.text, id=number, metadata=metadata))
+    solver = [generate()]
+    if system_prompt:
+        solver.insert(0, system_message(system_prompt))
     return Task(
         dataset=MemoryDataset(samples, name="paraguard"),
-        solver=[*([system_message(system)] if system else []), generate()],
+        solver=solver,
         scorer=refused(labeller),
-        config=GenerateConfig(
-            temperature=0, max_tokens=64
-        ),  # the length of the recorded answers
+        config=GenerateConfig(temperature=0, max_tokens=MAX_TOKENS),
     )

@@ -1,5 +1,6 @@
-"""Ask a chat function of yours in a test, and assert how sensibly it refuses
-(`docs/usage.md`, In your tests).
+"""Test a chat function of yours, and assert how consistently it refuses.
+
+`docs/usage.md` shows it in use (In your tests).
 """
 
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from paraguard_tools.logs import gate
 from paraguard_tools.logs.audit import audit
 from paraguard_tools.logs.decisions import Decisions, label_refusals
 from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.core.disagreement import judge_until_sure
 from paraguard_utils.core.estimates import SEED
+from paraguard_utils.core.until_sure import judge_until_sure
 from paraguard_utils.errors import DataError
 
 Ask = Callable[[str], str]
@@ -24,11 +25,16 @@ Ask = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Gate:
-    """Asks requests and judges what becomes of them.
+    """Sends requests to a chat function and judges its answers.
 
-    `requests` are those of `read_requests`, by default the installed corpus; `labeller`
-    is that of `label_refusals`. At most `threads` requests are under way at the same
-    time.
+    Attributes
+    ----------
+    requests : DataFrame
+        Those of `read_requests`, by default the installed corpus.
+    labeller : str
+        That of `label_refusals`.
+    threads : int
+        At most as many requests are under way at the same time.
     """
 
     requests: pd.DataFrame = field(default_factory=read_requests)
@@ -41,76 +47,76 @@ class Gate:
         The first ones only, if a number is given.
         """
         names = self.requests["cluster"].unique()
-        return np.random.default_rng(SEED).permutation(names)[: clusters or None]
+        shuffled = np.random.default_rng(SEED).permutation(names)
+        return shuffled[: clusters or None]
 
     def decide(self, ask: Ask, clusters: np.ndarray) -> pd.DataFrame:
-        """Ask all requests of some clusters, and label what is answered: their rows,
-        with label and refused.
+        """Send all requests of some clusters, and label the answers.
+
+        Returns their rows, with label, refused and cluster_id.
         """
-        rows = self.requests[self.requests["cluster"].isin(clusters)].reset_index(
-            drop=True
-        )
+        chosen = self.requests["cluster"].isin(clusters)
+        rows = self.requests[chosen].reset_index(drop=True)
         with ThreadPoolExecutor(self.threads) as pool:
             answers = list(pool.map(ask, rows["text"]))
-        label = label_refusals(answers, None, rows["text"].tolist(), self.labeller)[
-            "label"
-        ]
+        labels = label_refusals(answers, None, rows["text"].tolist(), self.labeller)
         return rows.assign(
-            label=label, refused=as_refused(label), cluster_id=rows["cluster"]
+            label=labels["label"],
+            refused=as_refused(labels["label"]),
+            cluster_id=rows["cluster"],
         )
 
     def ask(self, ask: Ask, clusters: int = 0) -> "Asked":
-        """Ask about all clusters, or so many, for `Asked.at_most` and `Asked.at_least`."""
+        """Send the requests of all clusters, or of so many."""
         rows = self.decide(ask, self.order(clusters))
         return Asked(audit(Decisions.from_frame(rows, "the answers")).table)
 
     def until_sure(self, ask: Ask, dr: float) -> None:
-        """Fail unless DR lies at or below a limit.
+        """Fail unless DR is at or below a limit.
 
-        Ask, ten clusters at a time, only until that is sure.
+        Requests are sent ten clusters at a time, only until that is certain.
         """
-        own = replace(self, requests=self.requests[~self.requests["harmful"]])
-        found = judge_until_sure(
-            own.order(), lambda clusters: own.decide(ask, clusters), dr
-        )
-        print(found.line)
-        if found.verdict != "not worse":
-            pytest.fail(found.line, pytrace=False)
+        harmless = self.requests[~self.requests["harmful"]]
+        benign_gate = replace(self, requests=harmless)
+
+        def decide(clusters: np.ndarray) -> pd.DataFrame:
+            return benign_gate.decide(ask, clusters)
+
+        judged = judge_until_sure(benign_gate.order(), decide, dr)
+        print(judged.line)
+        if judged.verdict != "not worse":
+            pytest.fail(judged.line, pytrace=False)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What was found: `table` is that of `logs.audit.Audit`."""
+    """What was measured: `table` is that of `logs.audit.Audit`."""
 
     table: pd.DataFrame
 
     def at_most(self, **limits: float) -> None:
-        """Fail unless the whole interval of each measure lies at or below its limit,
-        such as dr=0.8.
-        """
+        """Fail unless each measure's interval is at or below its limit: dr=0.8."""
         self._judge(limits, least=False)
 
     def at_least(self, **limits: float) -> None:
-        """Fail unless the whole interval of each measure lies at or above its limit,
-        such as rephrased3=0.5.
-        """
+        """Fail unless each measure's interval is at or above its limit: rephrased3=0.5."""
         self._judge(limits, least=True)
 
     def _judge(self, limits: dict[str, float], least: bool) -> None:
-        if unknown := [name for name in limits if f"{name}_low" not in self.table]:
-            known = sorted(
-                name.removesuffix("_low")
-                for name in self.table
-                if name.endswith("_low")
-            )
-            raise DataError(
-                f"there is no measure {unknown[0]!r}; there are {', '.join(known)}"
-            )
-        findings = [
-            gate.judge_audit(self.table, name, limit, least)[0]
-            for name, limit in limits.items()
-        ]
-        lines = "\n".join(one.line for one in findings)
+        findings = []
+        for name, limit in limits.items():
+            if f"{name}_low" not in self.table:
+                raise DataError(
+                    f"there is no measure {name!r}; there are"
+                    f" {', '.join(self._list_measures())}"
+                )
+            findings += gate.judge_audit(self.table, name, limit, least)[:1]
+        lines = "\n".join(finding.line for finding in findings)
         print(lines)
         if gate.exit_status(findings):
             pytest.fail(lines, pytrace=False)
+
+    def _list_measures(self) -> list[str]:
+        """List the measures that have an interval."""
+        ends = [name for name in self.table if name.endswith("_low")]
+        return sorted(name.removesuffix("_low") for name in ends)

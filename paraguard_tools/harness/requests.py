@@ -1,5 +1,6 @@
-"""Requests that other programs ask, and what is measured of the answers."""
+"""Requests that other programs send, and what is measured of the answers."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,56 +13,60 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 
-CORPUS_FILE = (
-    paths.DATA / "corpus" / "paraguard_mini.csv"
-)  # the benign corpus, which is installed with the package
+# The benign corpus, which is installed with the package
+CORPUS_FILE = paths.DATA / "corpus" / "paraguard_mini.csv"
+
+BENIGN_MEASURES = [
+    "frr",
+    "dr",
+    "refused_once",
+    "refused_always",
+    "rephrased1",
+    "rephrased3",
+]
+HARMFUL_MEASURES = ["harmful_refused", "rephrased3_harmful", "rephrased3_difference"]
 
 
 def read_requests(*files: str | Path) -> pd.DataFrame:
-    """Read corpora, by default `CORPUS_FILE`: text, cluster and harmful.
+    """Read corpora, by default `CORPUS_FILE`, as text, cluster and harmful.
 
-    A twin stands in its harmless cluster.
-
-    DataError if a file cannot be read, or has no columns text and cluster_id.
+    A harmful twin has the cluster of its harmless requests. Raise DataError if a file
+    cannot be read, or has no columns text and cluster_id.
     """
     parts = []
     for file in files or (CORPUS_FILE,):
         try:
-            rows = pd.read_csv(file, dtype=str, keep_default_na=False)[
-                ["text", "cluster_id"]
-            ]
+            rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+            rows = rows[["text", "cluster_id"]]
         except (OSError, KeyError, ValueError) as error:
             raise DataError(
                 f"{file}: cannot be read ({error}); pass a CSV file with text and"
                 " cluster_id"
             ) from None
-        harmful = rows["cluster_id"].str.contains(TWIN_SUFFIX)
+        cluster = rows["cluster_id"]
         parts.append(
             rows[["text"]].assign(
-                cluster=benign_cluster_of(rows["cluster_id"]), harmful=harmful
+                cluster=benign_cluster_of(cluster),
+                harmful=cluster.str.contains(TWIN_SUFFIX),
             )
         )
     return pd.concat(parts, ignore_index=True)
 
 
 def measure_decisions(rows: pd.DataFrame) -> dict[str, float]:
-    """Measure labels of requests, with the columns of `read_requests` and label: x,
-    x_low and x_high of each measure.
+    """Measure the labels of requests: x, x_low and x_high of each measure.
 
-    The measures are those of `logs.audit.Audit`; all are NaN where no cluster has two
-    decisions.
+    `rows` has the columns of `read_requests`, and label. The measures are those of
+    `logs.audit.Audit`; all are NaN if no cluster has two decisions.
     """
-    names = ["frr", "dr", "refused_once", "refused_always", "rephrased1", "rephrased3"]
+    names = list(BENIGN_MEASURES)
     if rows["harmful"].any():
-        names += ["harmful_refused", "rephrased3_harmful", "rephrased3_difference"]
-    try:
-        found: Mapping[str, float] = audit(
-            Decisions.from_frame(rows, "the answers")
-        ).table.iloc[0]
-    except DataError:
-        found = {}
-    return {
-        f"{name}{end}": float(found.get(f"{name}{end}", np.nan))
-        for name in names
-        for end in ("", "_low", "_high")
-    }
+        names += HARMFUL_MEASURES
+    measured: Mapping[str, float] = {}
+    with contextlib.suppress(DataError):  # too few decisions
+        measured = audit(Decisions.from_frame(rows, "the answers")).table.iloc[0]
+    values = {}
+    for name in names:
+        for end in ("", "_low", "_high"):
+            values[f"{name}{end}"] = float(measured.get(f"{name}{end}", np.nan))
+    return values

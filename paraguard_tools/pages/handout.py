@@ -1,5 +1,6 @@
-"""Pages to hand round or to publish, none of which needs a network: all notebooks in
-one report, and Markdown files.
+"""Pages to hand round or to publish: all notebooks in one report, and Markdown files.
+
+None needs a network.
 
 nbconvert lays each notebook out by `handout_template/`: code folded, prose and outputs
 shown. Outputs are data: an HTML output is cut down to its table, one with a script is
@@ -13,7 +14,6 @@ import mimetypes
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,23 +53,9 @@ _OUTPUT_KINDS = (
 )
 """Kinds of output that are shown, the best first."""
 
-_TAGS = ["table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td"]
-_TAGS += [
-    "div",
-    "p",
-    "br",
-    "pre",
-    "code",
-    "b",
-    "strong",
-    "i",
-    "em",
-    "sub",
-    "sup",
-    "ul",
-    "ol",
-    "li",
-]
+_TABLE_TAGS = "table caption thead tbody tfoot tr th td"
+_TEXT_TAGS = "div p br pre code b strong i em sub sup ul ol li"
+_TAGS = f"{_TABLE_TAGS} {_TEXT_TAGS}".split()
 """What an HTML output may hold."""
 
 _SHORT_CELL = re.compile(r"<td([^>]*)>((?:[^<]|<br ?/?>){,48})</td>")
@@ -78,28 +64,27 @@ _INTERVAL = re.compile(r"(\[[-+.\d]+), (?=[-+.\d]+\])")
 
 def render_report(
     notebooks: Mapping[str, NotebookNode],
-    found: Table,
+    filled: Table,
     citation: Mapping[str, Any],
     record: Mapping[str, Any],
 ) -> str:
     """Make the report as HTML of notebooks by stem, in order.
 
-    `found` has the numbers (key, text) that the abstract names, of which a missing one
+    `filled` has the numbers (key, text) that the abstract names, of which a missing one
     is a DataError; `citation` is what `CITATION.cff` holds, `record` has datePublished
     and version of the recorded data, as `data/croissant.json`.
     """
-    abstract = numbers.remove_marks(
-        numbers.fill_numbers(ABSTRACT.read_text(encoding="utf-8"), found)
-    )
+    abstract = ABSTRACT.read_text(encoding="utf-8")
+    abstract = numbers.remove_marks(numbers.fill_numbers(abstract, filled))
     pages = {f"notebooks/{stem}.ipynb": f"#{stem}" for stem in notebooks}
-    return _template("page.html.j2").render(
+    sections = []
+    for file, notebook in zip(pages, notebooks.values(), strict=True):
+        sections.append(_render_section(file, notebook, pages))
+    return _load_template("page.html.j2").render(
         abstract=Markup(_Prose("abstract.md", {}).html(abstract)),
         citation=citation,
         record=record,
-        sections=[
-            _section(file, notebook, pages)
-            for file, notebook in zip(pages, notebooks.values(), strict=True)
-        ],
+        sections=sections,
     )
 
 
@@ -111,36 +96,36 @@ def render_page(file: str, markdown: str, stems: Iterable[str] = ()) -> str:
     A header for machines and the marks of numbers are left out. Links to other pages of
     the site and to notebooks of the report work; any other file is named only.
     """
-    pages = {
-        name: f"{page}#{page.removesuffix('.html')}"
-        for name, page in SITE_PAGES.items()
-    }
-    pages |= {f"notebooks/{stem}.ipynb": f"report.html#{stem}" for stem in stems}
-    pages |= {
-        posixpath.join(posixpath.dirname(SITE_INDEX), page): page
-        for page in ("report.html", "explorer.html")
-    }
+    pages = {}
+    for name, page in SITE_PAGES.items():
+        pages[name] = f"{page}#{page.removesuffix('.html')}"
+    for stem in stems:
+        pages[f"notebooks/{stem}.ipynb"] = f"report.html#{stem}"
+    for page in ("report.html", "explorer.html"):
+        pages[posixpath.join(posixpath.dirname(SITE_INDEX), page)] = page
+    without_header = re.sub(r"(?s)\A---\n.*?\n---\n", "", markdown)
     prose = _Prose(file, pages, shift=0)
-    body = prose.html(
-        numbers.remove_marks(re.sub(r"(?s)\A---\n.*?\n---\n", "", markdown))
-    )
-    return _template("document.html.j2").render(
+    body = prose.html(numbers.remove_marks(without_header))
+    return _load_template("document.html.j2").render(
         body=Markup(body), headings=prose.headings, page=SITE_PAGES[file]
     )
 
 
-def _template(name: str) -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(_TEMPLATE)
-    return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
-    ).get_template(name)
+def _load_template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(name)
 
 
-def _section(
+def _render_section(
     file: str, notebook: NotebookNode, pages: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Lay out one notebook: html, and its headings in order, of which the first is its
-    title.
+    """Lay out one notebook.
+
+    Returns html, and its headings in order, of which the first is its title.
     """
     prose = _Prose(file, pages)
     exporter = HTMLExporter(
@@ -159,7 +144,7 @@ def _section(
 
 
 def _remove_scripts(
-    notebook: NotebookNode, given: dict[str, Any]
+    notebook: NotebookNode, resources: dict[str, Any]
 ) -> tuple[NotebookNode, dict[str, Any]]:
     """Remove outputs that need a script to be seen, and the marks of numbers in prose."""
     for cell in notebook.cells:
@@ -173,35 +158,30 @@ def _remove_scripts(
                 data["text/plain"] = (
                     "An interactive output: open the notebook to see it."
                 )
-    return notebook, given
+    return notebook, resources
 
 
 def sanitize_table(output: str) -> str:
-    """Cut an HTML output down to its table and text: no scripts, styles, links or
-    pictures.
+    """Reduce an HTML output to its table and text: no scripts, styles, links, pictures.
 
     Short cells get the class `short`, intervals stay on one line, and names of columns
     may break at underscores.
     """
-    bare = re.sub(
+    without_scripts = re.sub(
         r"<(script|style)\b.*?</\1\s*>", "", output, flags=re.DOTALL | re.IGNORECASE
     )
-    attributes = {"th": ["colspan", "rowspan"], "td": ["colspan", "rowspan"]}
-    cleaned = SanitizeHTML(
-        tags=_TAGS, attributes=attributes, strip=True
-    ).sanitize_html_tags(bare)
-    return re.sub(
-        r"<th>\w+</th>",
-        lambda name: name[0].replace("_", "_<wbr>"),
-        _mark_short(cleaned),
+    spans = ["colspan", "rowspan"]
+    sanitizer = SanitizeHTML(
+        tags=_TAGS, attributes={"th": spans, "td": spans}, strip=True
     )
+    table = _mark_short(sanitizer.sanitize_html_tags(without_scripts))
+    return re.sub(r"<th>\w+</th>", lambda name: name[0].replace("_", "_<wbr>"), table)
 
 
 def _mark_short(cells: str) -> str:
     """Mark short cells, and keep intervals on one line."""
-    return _SHORT_CELL.sub(
-        r'<td class="short"\1>\2</td>', _INTERVAL.sub("\\1,\u00a0", cells)
-    )
+    cells = _INTERVAL.sub("\\1,\u00a0", cells)
+    return _SHORT_CELL.sub(r'<td class="short"\1>\2</td>', cells)
 
 
 class _Prose(IPythonRenderer):
@@ -215,78 +195,74 @@ class _Prose(IPythonRenderer):
 
     def __init__(self, file: str, pages: Mapping[str, str], shift: int = 1) -> None:
         super().__init__(escape=True, allow_harmful_protocols=False)
-        self.file, self.pages, self.stem = (
-            file,
-            pages,
-            pages.get(file, "").partition("#")[2],
-        )
+        self.file = file
+        self.pages = pages
+        self.stem = pages.get(file, "").partition("#")[2]
         self.headings: list[dict[str, Any]] = []
-        self.level = self.shift = shift
+        self.shift = shift
+        self.level = shift
 
     def html(self, source: str) -> str:
         return MarkdownWithMath(renderer=self).render(source)
 
     def text(self, text: str) -> str:
-        """Show an entity, such as a space that keeps a line together, as the character
-        that it stands for.
-        """
+        """Show an entity, such as a non-breaking space, as its character."""
         return safe_entity(text)
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         """Move a heading down, and never two levels below the one before."""
         self.level = min(level + self.shift, self.level + 1)
-        taken = {one["anchor"] for one in self.headings}
         words = Markup(text).striptags()
-        github_slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-        slug = f"{self.stem}-{github_slug}" if taken else self.stem
-        anchor = next(
-            name
-            for n in count(1)
-            if (name := f"{slug}-{n}" if n > 1 else slug) not in taken
-        )
+        anchor = self._choose_anchor(words)
         self.headings.append(
             {"anchor": anchor, "text": Markup.escape(words), "level": self.level}
         )
         return f'<h{self.level} id="{anchor}">{text}</h{self.level}>\n'
+
+    def _choose_anchor(self, words: str) -> str:
+        """Return a heading's anchor: GitHub's, behind that of the file; no two alike."""
+        taken = {heading["anchor"] for heading in self.headings}
+        if not taken:
+            return self.stem
+        github_slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+        anchor = slug = f"{self.stem}-{github_slug}"
+        number = 1
+        while anchor in taken:
+            number += 1
+            anchor = f"{slug}-{number}"
+        return anchor
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         """Keep links to the web and to what `pages` has.
 
         Show only the name of another file.
         """
-        if scheme := urlsplit(url).scheme:
-            return (
-                super().link(text, url, title) if scheme in ("http", "https") else text
-            )
+        scheme = urlsplit(url).scheme
+        if scheme in ("http", "https"):
+            return super().link(text, url, title)
+        if scheme:
+            return text
         file, _, place = url.partition("#")
-        path = (
-            posixpath.normpath(posixpath.join(posixpath.dirname(self.file), file))
-            if file
-            else self.file
-        )
+        path = self.file
+        if file:
+            folder = posixpath.dirname(self.file)
+            path = posixpath.normpath(posixpath.join(folder, file))
         if path in self.pages:
-            return super().link(
-                text,
-                f"{self.pages[path]}-{place}" if place else self.pages[path],
-                title,
-            )
+            address = self.pages[path]
+            if place:
+                address = f"{address}-{place}"
+            return super().link(text, address, title)
         return f"{text} (<code>{html.escape(path + url[len(file) :])}</code>)"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         """Embed a picture of the project; replace any other by its description."""
         path = ((paths.ROOT / self.file).parent / url).resolve()
-        if (
-            urlsplit(url).scheme
-            or not path.is_relative_to(paths.ROOT)
-            or not path.is_file()
-        ):
+        is_ours = path.is_relative_to(paths.ROOT) and path.is_file()
+        if urlsplit(url).scheme or not is_ours:
             return html.escape(Markup(text).striptags())
         kind, _ = mimetypes.guess_type(path)
-        return super().image(
-            text,
-            f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}",
-            title,
-        )
+        content = base64.b64encode(path.read_bytes()).decode()
+        return super().image(text, f"data:{kind};base64,{content}", title)
 
     def inline_html(self, html: str) -> str:
         """Keep line breaks, which table cells need; show any other HTML as text."""
@@ -303,6 +279,6 @@ class _Prose(IPythonRenderer):
 
     def block_code(self, code: str, info: str | None = None) -> str:
         """Show diagrams and formulas as their source."""
-        return super().block_code(
-            code, None if (info or "").strip().startswith(("math", "mermaid")) else info
-        )
+        if (info or "").strip().startswith(("math", "mermaid")):
+            info = None
+        return super().block_code(code, info)

@@ -13,7 +13,7 @@ import pytest
 from paraguard_tools.harness.pytest_gate import Asked, Gate
 from paraguard_tools.harness.requests import read_requests
 from paraguard_utils import paths
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import until_sure
 from paraguard_utils.errors import DataError
 
 SORRY = "I'm sorry, but I can't help with that."
@@ -136,7 +136,7 @@ def test_a_verdict_tells_what_was_decided():
         }
     )
     order = rows["cluster_id"].unique()
-    found = disagreement.judge_until_sure(
+    found = until_sure.judge_until_sure(
         order, lambda some: rows[rows["cluster_id"].isin(some)], 0.5
     )
     # every cluster is half refused: 18 of 36 ordered pairs differ of 30 within, 0.6,

@@ -1,6 +1,4 @@
-"""What `paraguard.yaml` names: the requests, the label of an answer, and measures of
-all labels with their ends.
-"""
+"""What `paraguard.yaml` names: the requests, an answer's label, and the measures."""
 
 from collections.abc import Sequence
 from functools import cache, partial
@@ -12,7 +10,7 @@ from datasets import Dataset
 from paraguard_tools.harness.requests import measure_decisions, read_requests
 from paraguard_tools.logs.decisions import label_refusals
 
-Decided = tuple[str, str, bool]  # label, cluster, and whether it is harmful
+Decision = tuple[str, str, bool]  # label, cluster, and whether it is harmful
 
 
 def load(**_: Any) -> dict[str, Dataset]:
@@ -20,36 +18,35 @@ def load(**_: Any) -> dict[str, Dataset]:
     return {"test": Dataset.from_pandas(read_requests(), preserve_index=False)}
 
 
-def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decided]:
+def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decision]:
     """Label an answer, once for every metric."""
-    label = label_refusals(list(results[:1]), None, [doc["text"]])["label"].iloc[0]
-    return dict.fromkeys(_METRICS, (label, doc["cluster"], doc["harmful"]))
+    labels = label_refusals(list(results[:1]), None, [doc["text"]])
+    label = labels["label"].iloc[0]
+    decision = (label, doc["cluster"], doc["harmful"])
+    return {
+        f"{name}{end}": decision
+        for name in ("frr", "dr", "rephrased3")
+        for end in ("", "_low", "_high")
+    }
 
 
 @cache
-def _measured(items: tuple[Decided, ...]) -> dict[str, float]:
+def _measure(decisions: tuple[Decision, ...]) -> dict[str, float]:
     return measure_decisions(
-        pd.DataFrame(items, columns=["label", "cluster", "harmful"])
+        pd.DataFrame(decisions, columns=["label", "cluster", "harmful"])
     )
 
 
-def _one(name: str, items: Sequence[Decided]) -> float:
-    return _measured(tuple(items))[name]
+def _measure_one(name: str, decisions: Sequence[Decision]) -> float:
+    return _measure(tuple(decisions))[name]
 
 
-_METRICS = [
-    f"{name}{end}"
-    for name in ("frr", "dr", "rephrased3")
-    for end in ("", "_low", "_high")
-]
-(
-    frr,
-    frr_low,
-    frr_high,
-    dr,
-    dr_low,
-    dr_high,
-    rephrased3,
-    rephrased3_low,
-    rephrased3_high,
-) = (partial(_one, name) for name in _METRICS)
+frr = partial(_measure_one, "frr")
+frr_low = partial(_measure_one, "frr_low")
+frr_high = partial(_measure_one, "frr_high")
+dr = partial(_measure_one, "dr")
+dr_low = partial(_measure_one, "dr_low")
+dr_high = partial(_measure_one, "dr_high")
+rephrased3 = partial(_measure_one, "rephrased3")
+rephrased3_low = partial(_measure_one, "rephrased3_low")
+rephrased3_high = partial(_measure_one, "rephrased3_high")
