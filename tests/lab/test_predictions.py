@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab.analysis import predictions, veto
-from paraguard_lab.remedies import effects
+from paraguard_lab.remedies import verdicts
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.settings import CORPUS
@@ -173,7 +173,7 @@ def test_tuned_against_control_by_hand(too_few, said, monkeypatch):
         }
     )
     table.loc[0, "too_few_for_dr"] = too_few
-    rows = effects.compare_with_control(
+    rows = verdicts.compare_with_control(
         table, {"m": found, "n": {"tuned-1": found["tuned-1"]}}
     )
     assert rows[["dr", "dr_low", "dr_high"]].to_numpy() == pytest.approx(

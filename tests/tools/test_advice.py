@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_lab.remedies import effects
+from paraguard_lab.remedies import verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED
 from paraguard_tools.pages import advice
 from paraguard_utils import paths, stores
@@ -60,7 +60,7 @@ def on_map(*rows, system=SYSTEM):
     frame = pd.DataFrame(
         [row(UNTOUCHED, np.nan, np.nan, system=system, kind=""), *rows]
     )
-    return effects.add_remedy_verdicts(frame)
+    return verdicts.add_remedy_verdicts(frame)
 
 
 @pytest.mark.slow
@@ -155,7 +155,8 @@ def test_the_map_reads_back_to_the_same_advice(tmp_path):
 @pytest.mark.slow
 def test_whose_rows_speak_for_a_system(results):
     mine, record = stores.Store("mine"), stores.Store("others")
-    assert advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.5) is None
+    files = stores.CorpusFiles(mine, CORPUS)
+    assert advice.find_measured_remedies(files, record, SYSTEM, 0.5) is None
 
     strict = LARGE.replace("safety", "strict")
     published = {LARGE: 0.54, SMALL: 0.65, strict: 0.60}
@@ -170,14 +171,11 @@ def test_whose_rows_speak_for_a_system(results):
     record.write("tables", advice.REMEDY_MAP_TABLE, frame=pd.concat(recorded), meta={})
     # the nearest is under another system prompt
     for frr, wanted in ((0.61, SMALL), (0.59, LARGE), (0.0, LARGE), (1.0, SMALL)):
-        rows, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, frr)
+        rows, place = advice.find_measured_remedies(files, record, SYSTEM, frr)
         assert place == "others" and set(rows["system"]) == {wanted}
-    assert (
-        advice.find_measured_remedies(mine, record, CORPUS, "tiny--permissive", 0.5)
-        is None
-    )
-    assert advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, np.nan) is None
-    rows, _ = advice.find_measured_remedies(mine, record, CORPUS, SMALL, 0.0)
+    assert advice.find_measured_remedies(files, record, "tiny--permissive", 0.5) is None
+    assert advice.find_measured_remedies(files, record, SYSTEM, np.nan) is None
+    rows, _ = advice.find_measured_remedies(files, record, SMALL, 0.0)
     assert set(rows["system"]) == {SMALL}, "its own, however far its FRR"
 
     own = on_map(row("vote", -0.2, 0.0))
@@ -187,7 +185,7 @@ def test_whose_rows_speak_for_a_system(results):
         frame=own,
         meta={"parameters": {"corpus": "another"}},
     )
-    _, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.6)
+    _, place = advice.find_measured_remedies(files, record, SYSTEM, 0.6)
     assert place == "others", "measured on other prompts"
     mine.write(
         "tables",
@@ -195,7 +193,7 @@ def test_whose_rows_speak_for_a_system(results):
         frame=own,
         meta={"parameters": {"corpus": CORPUS}},
     )
-    rows, place = advice.find_measured_remedies(mine, record, CORPUS, SYSTEM, 0.6)
+    rows, place = advice.find_measured_remedies(files, record, SYSTEM, 0.6)
     assert (
         set(rows["system"]) == {SYSTEM}
         and place == "mine"
@@ -361,7 +359,7 @@ def test_without_a_map_the_rest_is_there(results, command, monkeypatch):
 
 
 ASK = (
-    f'run paraguard run 02 03 --model {MODEL} --store mine -p system prompts="[safety]"'
+    f'run paraguard run 02 03 --model {MODEL} --store mine -p system_prompts="[safety]"'
 )
 SCORE = f"run paraguard run 03 --model {MODEL} --store mine"
 
@@ -394,7 +392,7 @@ def test_another_system_prompt_that_was_asked_is_named(results, command):
         "remedy", "--model", MODEL, "--store", "mine", "--system prompt", "none"
     ).error
     assert "(there are some under safety)" in error and error.endswith(
-        '-p system prompts="[none]"'
+        '-p system_prompts="[none]"'
     )
 
 
@@ -403,7 +401,7 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
     corpus = RECORDED.read("corpus", CORPUS)
     stores.Store("mine").write("corpus", "own", frame=corpus, meta={})
     error = command("remedy", *given).error
-    wanted = """--model 'openai/a b' --store mine --corpus own -p base_url=URL -p system prompts="[safety]\""""
+    wanted = """--model 'openai/a b' --store mine --corpus own -p base_url=URL -p system_prompts="[safety]\""""
     assert error.endswith(f"run paraguard run 02 03 {wanted}")
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from paraguard_lab.analysis.veto import IDEAL_VETO, VETO_THRESHOLDS
-from paraguard_lab.labels.follow_ups import share_accepted
+from paraguard_lab.labels.second_look import share_accepted
 from paraguard_lab.remedies import first_token
 from paraguard_lab.remedies.catalogue.rewordings import (
     MAX_QUERIES,
