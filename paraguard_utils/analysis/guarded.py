@@ -1,355 +1,210 @@
-"""Compare a model alone and behind a guard, and say what guards see (`docs/method.md`,
-Guards).
-"""
+"""What guards reject and whether they see harm: Table 3 (`docs/method.md`, Guards)."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.analysis import validity
-from paraguard_lab.core.thresholds import choose_promised_threshold
-from paraguard_utils import registry, unsafe
-from paraguard_utils.analysis import confusion, pipeline
-from paraguard_utils.analysis.evaluation import Evaluation, is_scored
-from paraguard_utils.core import disagreement
+from paraguard_utils import unsafe
+from paraguard_utils.analysis.confusion import rejection_row, system_row
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.confusion import estimate_confusion
-from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.core.estimates import (
-    POWER_ERRORS,
-    SEED,
-    ClusterBootstrap,
-    Estimate,
-    to_columns,
-)
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.words import split_words
-from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling
-from paraguard_utils.schemas import Corpus, Labels, Scores, Table
-from paraguard_utils.settings import OLD_TWINS, Settings
-from paraguard_utils.stores import Store
+from paraguard_utils.schemas import Corpus, Labels
 
 
-def apply_guard(model: Labels, guard: Labels) -> Labels:
-    """Return a model's labels behind a guard: a prompt that either rejects is rejected.
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A guard or a model on harmless prompts, and its decisions on harmful ones.
 
-    If the guard gives no decision (`unparsed`) the guarded model has none either,
-    unless the model itself rejects. A ValueError says that the labels are of different
-    prompts, or in another order.
+    Attributes
+    ----------
+    system : System
+        On the harmless corpus, with scores.
+    twins, external : Labels or None
+        Decisions on the harmful twins, and on requests from elsewhere (XSTest); None if
+        it was not queried with them.
+    axis : str
+        What a guard looks for; "model" for a chat model.
+    probabilities, twin_probabilities : Series or None
+        A guard's probability of being unsafe by prompt_id, on the corpus and on the
+        twins; None for a model.
     """
-    if model["prompt_id"].tolist() != guard["prompt_id"].tolist():
-        raise ValueError("labels of a model and of a guard are of different prompts")
-    own, other = model["label"].to_numpy(), guard["label"].to_numpy()
-    label = np.where(
-        other == "reject",
-        "reject",
-        np.where((other == "accept") | (own == "reject"), own, "unparsed"),
+
+    system: System
+    twins: Labels | None = None
+    external: Labels | None = None
+    axis: str = "model"
+    probabilities: pd.Series | None = None
+    twin_probabilities: pd.Series | None = None
+
+
+def table3_row(judged: Judged, twins: Corpus) -> dict[str, Any]:
+    """Describe a guard or a model: a row of Table 3.
+
+    Parameters
+    ----------
+    judged : Judged
+    twins : Corpus
+        The harmful twins of the corpus's clusters.
+
+    Returns
+    -------
+    dict
+        The columns of `confusion.system_row`, `youden_j` (in clusters that have a
+        twin), `clipped_and_floor_cr`, `guard_auc` (of a guard that scored the twins)
+        and `external_rejection_rate`; axis.
+    """
+    row = system_row(judged.system)
+    paired = keep_paired(judged.system, twins)
+    on_twins = None
+    if judged.twins is not None and len(twins):
+        on_twins = System.of(paired.name, twins, judged.twins, paired.clusters)
+    row |= youden_j(paired, on_twins)
+    row |= clipped_and_floor_cr(judged.system)
+    if judged.twin_probabilities is not None:
+        benign = add_scores(paired.prompts, judged.probabilities)
+        harmful = add_scores(twins, judged.twin_probabilities)
+        row |= guard_auc(benign, harmful, paired.clusters)
+    row |= external_rejection_rate(judged.external)
+    row["axis"] = judged.axis
+    return row
+
+
+def keep_paired(system: System, twins: Corpus) -> System:
+    """Return a system on the clusters that have a harmful twin; all without twins."""
+    if twins.empty:
+        return system
+    of_twins = unsafe.benign_cluster_of(twins["cluster_id"])
+    has_twin = system.prompts["cluster_id"].isin(of_twins).to_numpy()
+    if has_twin.all():
+        return system
+    paired = system.select(has_twin)
+    clusters = ClusterBootstrap(
+        paired.prompts["cluster_id"], system.clusters.resamples, system.clusters.seed
     )
-    return model.assign(label=label)
+    return replace(paired, clusters=clusters)
 
 
-def estimate_guarded(
-    store: Store,
-    corpus: Corpus,
-    one: Evaluation,
-    labels: Labels,
-    settings: Settings,
-    clusters: ClusterBootstrap,
-) -> dict[str, Any]:
-    """Estimate all measures of a chat system under some labels, and count (n) the
-    rejections that have a CI.
+def add_scores(prompts: Corpus, probabilities: pd.Series | None) -> pd.DataFrame:
+    """Return prompts with a guard's probability as the column `score`."""
+    if probabilities is None:
+        return prompts.assign(score=np.nan)
+    return prompts.assign(score=prompts["prompt_id"].map(probabilities).astype(float))
+
+
+def rejection_rate(system: System) -> Estimate:
+    """Estimate the share of prompts rejected; twins count with their benign clusters.
+
+    A system on twins has the benign prompts' `clusters`.
     """
-    given = (corpus, labels, one.traces, one.tokens, settings)
-    pairs, scores = pipeline.compute_pairs_and_scores(store, settings.corpus, *given)
-    found = {
-        "n": len(confusion.select_rejections(scores)),
-        **confusion.estimate_rates(corpus, labels, clusters),
-    }
-    return found | confusion.estimate_scores(
-        corpus, pairs, scores, clusters, weights=settings.weights()
-    )
+    scored = system.is_scored
+    ids = unsafe.benign_cluster_of(system.prompts["cluster_id"]).to_numpy()[scored]
+    return system.clusters.share(ids, system.refused[scored] == 1)
 
 
-def guarded_changes(
-    alone: Mapping[str, Estimate], guarded: Mapping[str, Estimate]
-) -> dict[str, float]:
-    """Return x_alone, x_guarded and x_change (guarded minus alone) of FRR, DR, CI,
-    CR@0.60 and CD, as `to_columns`.
+def youden_j(benign: System, twins: System | None) -> dict[str, float]:
+    """Return the shares of benign prompts and of twins that a system rejects.
+
+    Columns, with intervals: benign_rejected, twins_rejected, and apart, the second
+    minus the first (Youden's J). Without a system on twins, the last two are NaN.
     """
-    found: dict[str, Estimate] = {}
-    for x in ("frr", "dr", "ci", "cr60", "cd"):
-        found |= {
-            f"{x}_alone": alone[x],
-            f"{x}_guarded": guarded[x],
-            f"{x}_change": guarded[x] - alone[x],
-        }
-    return to_columns(found)
-
-
-def rejection_rate(
-    corpus: Corpus, labels: Labels | None, clusters: ClusterBootstrap
-) -> Estimate:
-    """Estimate the share of prompts rejected, NaN without labels.
-
-    Twins count with their benign clusters.
-    """
-    if labels is None:
-        return clusters.undefined()
-    scored = is_scored(labels)
-    ids = unsafe.benign_cluster_of(corpus["cluster_id"]).to_numpy()
-    return clusters.share(ids[scored], (labels["label"] == "reject").to_numpy()[scored])
-
-
-def youden_j(benign: Estimate, twins: Estimate) -> dict[str, float]:
-    """Return benign_rejected, twins_rejected and apart (Youden's J: twins minus
-    benign), with intervals.
-    """
+    benign_rate = rejection_rate(benign)
+    twins_rate = benign.clusters.undefined()
+    if twins is not None:
+        twins_rate = rejection_rate(twins)
     return to_columns(
-        {"benign_rejected": benign, "twins_rejected": twins, "apart": twins - benign}
+        {
+            "benign_rejected": benign_rate,
+            "twins_rejected": twins_rate,
+            "apart": twins_rate - benign_rate,
+        }
     )
 
 
 def external_rejection_rate(
     labels: Labels | None, name: str = "xstest"
 ) -> dict[str, float]:
-    """Return NAME_rejected with its interval, and NAME_n decided, of requests from
-    elsewhere; NaN without labels.
+    """Return the rejected share of requests from elsewhere, and how many are decided.
+
+    Columns: NAME_rejected with its interval, and NAME_n; NaN without labels.
     """
-    row = {} if labels is None else confusion.rejection_row("", "", labels)
-    rates = {
-        f"{name}_{rate}": row.get(rate, np.nan)
-        for rate in ("rejected", "rejected_low", "rejected_high")
-    }
-    return rates | {f"{name}_n": row.get("n_scored", np.nan)}
+    row = {}
+    if labels is not None:
+        row = rejection_row("", "", labels)
+    columns = {}
+    for rate in ("rejected", "rejected_low", "rejected_high"):
+        columns[f"{name}_{rate}"] = row.get(rate, np.nan)
+    columns[f"{name}_n"] = row.get("n_scored", np.nan)
+    return columns
 
 
 def judge_guard_auc(low: float, high: float) -> str | float:
-    """Say by the interval of its AUC whether a guard tells harmful from harmless
-    requests; NaN without an interval.
+    """Judge from the interval of its AUC whether a guard's scores separate harm.
+
+    NaN without an interval.
     """
     if not low <= high:
         return np.nan
-    return "harm" if low > 0.5 else "the wrong way" if high < 0.5 else "undecided"
+    if low > 0.5:
+        return "harm"
+    if high < 0.5:
+        return "the wrong way"
+    return "undecided"
 
 
 def guard_auc(
     benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, float | str]:
-    """Compute areas under the ROC curve: how well a guard's probability tells twins
-    from benign prompts.
+    """Estimate how well a guard's score separates twins from benign prompts.
 
-    Both frames have the columns cluster_id (a twin's is named after the benign one),
-    text and score, NaN for none. The columns are auc, and auc_equal_length, in which
-    only prompts of as many words are compared, each with its interval; sees, the
-    verdict on the second (`judge_guard_auc`).
+    Parameters
+    ----------
+    benign, twins : DataFrame
+        Columns cluster_id (a twin's is named after the benign one), text and score, NaN
+        for none.
+    clusters : ClusterBootstrap
+        The benign clusters.
+
+    Returns
+    -------
+    dict
+        auc, the area under the ROC curve, and auc_equal_length, in which only prompts
+        of as many words are compared, each with its interval; sees, the verdict on the
+        second (`judge_guard_auc`).
     """
     both = pd.concat([benign, twins], ignore_index=True)
-    ids, harmful = (
-        unsafe.benign_cluster_of(both["cluster_id"]).to_numpy(),
-        np.arange(len(both)) >= len(benign),
-    )
-    score, length = (
-        both["score"].to_numpy(float),
-        both["text"].map(lambda text: len(split_words(text))).to_numpy(),
-    )
-    strata = {"auc": None, "auc_equal_length": length}
-    areas = {
-        name: validity.estimate_auc(clusters, ids, harmful, score, by)
-        for name, by in strata.items()
-    }
+    ids = unsafe.benign_cluster_of(both["cluster_id"]).to_numpy()
+    harmful = np.arange(len(both)) >= len(benign)
+    score = both["score"].to_numpy(float)
+    n_words = both["text"].map(lambda text: len(split_words(text))).to_numpy()
+    auc = estimate_auc(clusters, ids, harmful, score)
+    of_equal_length = estimate_auc(clusters, ids, harmful, score, n_words)
     return {
-        **to_columns(areas),
-        "sees": judge_guard_auc(*areas["auc_equal_length"][1:]),
+        **to_columns({"auc": auc, "auc_equal_length": of_equal_length}),
+        "sees": judge_guard_auc(of_equal_length.low, of_equal_length.high),
     }
 
 
-def compare_twins(
-    sides: Sequence[tuple[pd.DataFrame, pd.DataFrame]], clusters: ClusterBootstrap
-) -> dict[str, float]:
-    """Say how far a system tells twins from the harmless clusters they are of, and how
-    that differs between two sets.
+def clipped_and_floor_cr(system: System) -> dict[str, float]:
+    """Estimate CI and CR of rejections when clipped, and CR of accepted prompts.
 
-    Each of the two sides, the set in question first, has harmless and harmful requests:
-    cluster_id, refused (1, 0 or NaN) and score (a guard's, else NaN). With intervals:
-    apart, the share of the twins that is refused minus that of the harmless; auc of the
-    score, NaN without scores; apart_change and auc_change, the first side minus the
-    second. Then detectable and detectable_before, the smallest `apart` of each side
-    that 80 % of such samples would show.
+    Columns, with intervals: ci_clipped, cr60_clipped, floor_cr60, floor_cr60_clipped.
     """
-    found = []
-    for benign, twins in sides:
-        both = pd.concat([benign, twins], ignore_index=True)
-        ids, harmful = (
-            unsafe.benign_cluster_of(both["cluster_id"]).to_numpy(),
-            np.arange(len(both)) >= len(benign),
-        )
-        refused = both["refused"].to_numpy(float)
-        decided = ~np.isnan(refused)
-        rates = [
-            clusters.share(ids[part], refused[part] == 1)
-            for part in (harmful & decided, ~harmful & decided)
-        ]
-        auc = validity.estimate_auc(
-            clusters, ids, harmful, both["score"].to_numpy(float), None
-        )
-        found.append({"apart": rates[0] - rates[1], "auc": auc})
-    changes = {f"{name}_change": found[0][name] - found[1][name] for name in found[0]}
-    power = [POWER_ERRORS * one["apart"].error for one in found]
-    return to_columns(found[0] | changes) | {
-        "detectable": power[0],
-        "detectable_before": power[1],
-    }
-
-
-def tabulate_twin_sets(
-    store: Store,
-    corpus: Corpus,
-    twins: Corpus,
-    settings: Settings,
-    clusters: ClusterBootstrap,
-) -> Table:
-    """Compare the twins with the earlier ones: a row of `compare_twins` for each
-    published system that was asked both.
-
-    Columns before those: system, kind and system prompt, as in `data/systems.csv`. No row
-    without labels on the earlier ones.
-    """
-    listed = registry.published_systems("chat", "guard", "refusal")
-    asked = [
-        name
-        for name in listed.index
-        if all(store.has("labels", of, name) for of in (settings.twins, OLD_TWINS))
-    ]
-    rows = []
-    for name in asked:
-        sides = []
-        for of, harmful in (
-            (settings.twins, twins),
-            (OLD_TWINS, store.read_earlier("corpus", OLD_TWINS)),
-        ):
-            texts = {
-                settings.corpus: unsafe.keep_with_twin(corpus, harmful),
-                of: harmful,
-            }
-            sides.append(
-                tuple(_decided(store, place, own, name) for place, own in texts.items())
-            )
-        rows.append(
-            {
-                "system": name,
-                **listed.loc[name, ["kind", "instruction"]],
-                **compare_twins(sides, clusters),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _decided(store: Store, corpus_name: str, corpus: Corpus, name: str) -> pd.DataFrame:
-    """Return prompts with what a system refused of them, and its score if it is a
-    guard.
-    """
-    labels = labelling.read_decisions(store, corpus_name, name).set_index("prompt_id")[
-        "label"
-    ]
-    refused = as_refused(corpus["prompt_id"].map(labels))
-    scores = pd.Series(dtype=float)
-    if store.has("guards", corpus_name, name):
-        scores = store.read("guards", corpus_name, name).set_index("prompt_id")["score"]
-    return corpus.assign(
-        refused=refused, score=corpus["prompt_id"].map(scores).astype(float)
-    )
-
-
-def compare_with_promised_threshold(
-    benign: pd.DataFrame,
-    twins: pd.DataFrame,
-    threshold: float,
-    clusters: ClusterBootstrap,
-) -> dict[str, float]:
-    """Say what a guard blocks at its own threshold and at the cut that promises to
-    block at most 5 % of meanings.
-
-    Both frames have the columns cluster_id and score; what has no score is left out.
-    The cut for one half of the clusters is chosen on the other. Columns, with
-    intervals: own_requests, own_twins, promised_requests and promised_twins; the last
-    two are NaN if a half has too few clusters for the promise.
-    """
-    benign, twins = (frame[frame["score"].notna()] for frame in (benign, twins))
-    ids = benign["cluster_id"], unsafe.benign_cluster_of(twins["cluster_id"])
-    names = np.unique(ids[0])
-    half = pd.Series(np.random.default_rng(SEED).permutation(len(names)) % 2, names)
-    above = pd.Series(np.nan, half.index)
-    for side in (0, 1):
-        chosen = benign[ids[0].map(half) != side]
-        with contextlib.suppress(DataError):
-            above[half == side] = choose_promised_threshold(
-                chosen["score"], chosen["cluster_id"]
-            ).threshold
-    found = dict.fromkeys(("promised_requests", "promised_twins"), clusters.undefined())
-    own = [frame["score"] >= threshold for frame in (benign, twins)]
-    promised = [
-        frame["score"] > one.map(above)
-        for frame, one in zip((benign, twins), ids, strict=True)
-    ]
-    for name, hits in {
-        "own": own,
-        **({"promised": promised} if above.notna().all() else {}),
-    }.items():
-        requests = hits[0].groupby(ids[0]).any()
-        found[f"{name}_requests"] = clusters.share_of_clusters(requests.index, requests)
-        found[f"{name}_twins"] = clusters.share(ids[1], hits[1])
-    return to_columns(found)
-
-
-def clipped_and_floor_cr(
-    scores: Scores, clusters: ClusterBootstrap
-) -> dict[str, float]:
-    """Estimate ci_clipped and cr60_clipped of rejections, and floor_cr60 and
-    floor_cr60_clipped of accepted prompts.
-    """
-    scores = scores[scores["ci"].notna()]
-    rejected, accepted = (
-        scores[scores["label"] == label] for label in ("reject", "accept")
-    )
-    clipped = estimate_confusion(
-        clusters, rejected["cluster_id"], rejected["ci_clipped"]
-    )
-    found = {f"{name}_clipped": clipped[name] for name in ("ci", "cr60")}
-    for end in ("", "_clipped"):
-        found[f"floor_cr60{end}"] = estimate_confusion(
-            clusters, accepted["cluster_id"], accepted[f"ci{end}"]
-        )["cr60"]
-    return to_columns(found)
-
-
-def sweep_guard_thresholds(
-    benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap
-) -> Table:
-    """Compute what a guard rejects at every threshold, so that it is not judged at one
-    arbitrary cut.
-
-    Both frames have the columns cluster_id and score. The thresholds are 41 quantiles
-    of the benign scores. Columns: threshold; with intervals rejected_benign and
-    rejected_twins (of scored prompts), and the benign dr.
-    """
-    known = [frame[frame["score"].notna()] for frame in (benign, twins)]
-    ids = [unsafe.benign_cluster_of(frame["cluster_id"]) for frame in known]
-    cuts = (
-        np.unique(np.quantile(known[0]["score"], np.linspace(0, 1, 41)))
-        if len(known[0])
-        else np.array([])
-    )
-    rows = []
-    for threshold in cuts:
-        hits = [(frame["score"] >= threshold).to_numpy() for frame in known]
-        found = {
-            "rejected_benign": clusters.share(ids[0], hits[0]),
-            "rejected_twins": clusters.share(ids[1], hits[1]),
-            "dr": disagreement.estimate_disagreement(
-                clusters, disagreement.count_decisions(hits[0], ids[0])
-            ),
+    scores = system.scores
+    accepted = scores[(scores["label"] == "accept") & scores["ci"].notna()]
+    ids = accepted["cluster_id"]
+    clipped = system.confusion("clipped")
+    floor = estimate_confusion(system.clusters, ids, accepted["ci"])
+    floor_clipped = estimate_confusion(system.clusters, ids, accepted["ci_clipped"])
+    return to_columns(
+        {
+            "ci_clipped": clipped["ci"],
+            "cr60_clipped": clipped["cr60"],
+            "floor_cr60": floor["cr60"],
+            "floor_cr60_clipped": floor_clipped["cr60"],
         }
-        rows.append({"threshold": float(threshold), **to_columns(found)})
-    return pd.DataFrame(rows)
+    )

@@ -1,42 +1,30 @@
-"""Turn a system's traces and labels in a store into pairs and scores, for 03, 05 and
-the explorer.
-"""
+"""Compute a system's pairs and scores from the files of a store, or read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.analysis import surrogate
-from paraguard_utils import paths, registry
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils import paths, seams
+from paraguard_utils.analysis.confusion import score_prompts
+from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import Scoring
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
-from paraguard_utils.schemas import (
-    Corpus,
-    Labels,
-    Pairs,
-    Scores,
-    Table,
-    Tokens,
-    Traces,
-    select_prompts,
-)
-from paraguard_utils.settings import Settings
-from paraguard_utils.stores import RECORDED, Store, frame_hash, read_meta
+from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
+from paraguard_utils.settings import AnalysisSettings
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store, frame_hash, read_meta
 
 PAIR_DECIMALS = 6  # of similarities and signals in a pairs file
 
-_COMPARABLE = {
+_COMPARABLE = (
     "corpus",
     "labeller",
     "k",
@@ -44,164 +32,227 @@ _COMPARABLE = {
     "weight_prob_shift",
     "weight_ppl",
     "theta",
-}
-"""What two runs must share for their rows to stand in one table."""
-
-_read_vectors = lru_cache(maxsize=2)(
-    partial(encoder.stored_vectors, earlier=True)
-)  # the same serve every system
+)
+"""What two runs must share for their rows to be in one table."""
 
 
 def read_scoring_traces(
-    store: Store, corpus_name: str, corpus: Corpus, system: str
+    files: CorpusFiles, system: str, prompts: Corpus
 ) -> tuple[Traces, str]:
-    """Read a system's traces.
+    """Read a system's traces of prompts, in their order.
 
-    If its server returns no tokens, complete them from a surrogate's, here or in the
-    record.
+    If its server returned a part of a trace, an extension `paraguard.traces` completes
+    them from another model's.
 
-    Return them in corpus order, and the model whose tokens they hold: the system's or
-    the surrogate's. A DataError says that the traces are of another corpus, Missing
-    that no surrogate was asked the corpus under the same system prompt.
+    Returns
+    -------
+    traces : Traces
+    model : str
+        The model whose tokens they hold: the system's own, or the other one.
+
+    Raises
+    ------
+    DataError
+        The traces are of other prompts.
+    Missing
+        There are no traces, or nothing completes them.
     """
-    traces = read_traces(store, corpus_name, corpus, system)
-    level = read_meta(store.path("traces", corpus_name, system)).get("level")
+    traces = read_traces(files, system, prompts)
+    level = read_meta(files.path("traces", system)).get("level")
     if level is None:
         return traces, model_of_system(system)
-    for place in (store, Store(RECORDED)):
-        known = {
-            file.stem
-            for file in place.path("traces", corpus_name, "x").parent.glob("*.parquet")
-        }
-        name = surrogate.find_surrogate(system, known)
-        if name is not None:
-            lent = read_traces(place, corpus_name, corpus, name)
-            return surrogate.retokenize(
-                surrogate.fill_from_surrogate(traces, level, lent), lent
-            ), model_of_system(name)
-    raise Missing(
-        f"{system} tells {level!r} only, and no packaged model that could lend the rest"
-        f" was asked {corpus_name}; run 02_querying with --store {store.name}, the same"
-        " corpus and system prompt, and model=smollm2-135m-instruct"
+    if not seams.find_extensions("traces"):
+        raise Missing(
+            f"{system}: its server returned {level!r} only, and no installed package"
+            " completes such traces"
+        )
+    complete = seams.load_extension("traces", "complete")
+    traces, model = complete(files, system, prompts, traces)
+    return traces, model
+
+
+def open_system(
+    files: CorpusFiles,
+    name: str,
+    settings: AnalysisSettings,
+    clusters: ClusterBootstrap | None = None,
+) -> System:
+    """Read a chat system's traces, tokens and labels; pairs and scores are not read.
+
+    `clusters` are those of the corpus, to share between systems. A DataError says that
+    the system's files are of another corpus or other answers.
+    """
+    prompts = files.prompts
+    traces, model = read_scoring_traces(files, name, prompts)
+    labels = labelling.read_matching_labels(files, name, traces, settings.labeller)
+    return System(
+        name,
+        prompts,
+        labels,
+        clusters or settings.resample(prompts),
+        settings.scoring(),
+        settings.labeller,
+        traces,
+        files.store.read_earlier("tokens", model),
+        token_model=model,
     )
 
 
-def compute_pairs_and_scores(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    labels: Labels,
-    traces: Traces,
-    tokens: Tokens,
-    settings: Settings,
-) -> tuple[Pairs, Scores]:
-    """Compute a system's pairs and scores, with the tokens of its traces."""
-    vectors = _read_vectors(store, corpus_name, tuple(corpus["text"]))
-    usable = surrogate.mask_left_out(labels, surrogate.is_comparable(traces))
-    frame = signals.compute_pairs(corpus, vectors, traces, usable, tokens, settings.k)
-    return frame, confusion.score_prompts(
-        corpus, labels, frame, settings.weights(), settings.k, settings.theta
-    )
+def compute_scores(
+    files: CorpusFiles, system: System, drifts: DriftCache | None = None
+) -> System:
+    """Return a system with its pairs and scores, computed from traces and labels.
+
+    `drifts`, of the same traces, is worth passing if several systems share them.
+    """
+    texts = system.prompts["text"].tolist()
+    vectors = encoder.stored_vectors(files, texts, earlier=True)
+    with_pairs = replace(system, pairs=compute_pairs(system, vectors, drifts))
+    return replace(with_pairs, scores=score_prompts(with_pairs))
 
 
 def score_system(
-    store: Store,
-    corpus: Corpus,
-    system: str,
-    labels: Labels,
-    traces: Traces,
-    model_name: str,
-    settings: Settings,
+    files: CorpusFiles,
+    system: System,
+    settings: AnalysisSettings,
+    drifts: DriftCache | None = None,
 ) -> System:
-    """Compute a system's pairs and scores, write both, and return all.
-
-    A guard has another system's traces.
-    """
-    tokens = store.read_earlier("tokens", model_name)
-    frame, scores = compute_pairs_and_scores(
-        store, settings.corpus, corpus, labels, traces, tokens, settings
+    """Compute a system's pairs and scores (`compute_scores`), and write both."""
+    scored = compute_scores(files, system, drifts)
+    meta = settings.meta(
+        corpus=system.prompts,
+        labels=labelling.hash_labels(system.labels),
+        traces=hash_answers(system.traces),
+        tokens=system.token_model,
     )
-    inputs = {
-        "labels": labelling.hash_labels(labels),
-        "traces": hash_answers(traces),
-        "tokens": model_name,
-    }
-    meta = settings.meta(corpus=corpus, **inputs)
     # Processors differ in the sixteenth digit: what is written is the same on all of
     # them.
-    store.write(
-        "pairs", settings.corpus, system, frame=frame.round(PAIR_DECIMALS), meta=meta
-    )
-    store.write("scores", settings.corpus, system, frame=scores, meta=meta)
-    return System(
-        system,
-        corpus,
-        labels,
-        _clusters(corpus, settings),
-        _scoring(settings),
-        settings.labeller,
-        traces,
-        tokens,
-        frame,
-        scores,
-    )
-
-
-def _clusters(corpus: Corpus, settings: Settings) -> ClusterBootstrap:
-    return ClusterBootstrap(corpus["cluster_id"], settings.resamples, settings.seed)
-
-
-def _scoring(settings: Settings) -> Scoring:
-    return Scoring(settings.weights(), settings.k, settings.theta)
+    pairs = scored.pairs.round(PAIR_DECIMALS)
+    files.write("pairs", system.name, frame=pairs, meta=meta)
+    files.write("scores", system.name, frame=scored.scores, meta=meta)
+    return scored
 
 
 def score_systems(
-    store: Store, corpus: Corpus, names: Sequence[str], settings: Settings
+    files: CorpusFiles, names: Sequence[str], settings: AnalysisSettings
 ) -> dict[str, System]:
-    """Score chat systems, each with its own traces, by the settings' labeller
-    (`score_system`).
-    """
-    found = {}
+    """Score chat systems, each with its own traces (`score_system`)."""
+    clusters = settings.resample(files.prompts)
+    scored: dict[str, System] = {}
     for name in names:
-        traces, lender = read_scoring_traces(store, settings.corpus, corpus, name)
-        labels = labelling.read_matching_labels(
-            store, settings.corpus, name, traces, settings.labeller
-        )
-        found[name] = score_system(
-            store, corpus, name, labels, traces, lender, settings
-        )
-    return found
+        system = open_system(files, name, settings, clusters)
+        scored[name] = score_system(files, system, settings)
+    return scored
 
 
-def read_matching_scores(
-    store: Store, corpus_name: str, system: str, corpus: Corpus, settings: Settings
-) -> Scores:
-    """Read scores of this corpus and these labels (DataError else).
+def score_guards(
+    files: CorpusFiles,
+    reference: System,
+    labels: Mapping[str, Labels],
+    settings: AnalysisSettings,
+) -> dict[str, System]:
+    """Score guards with the traces of a chat system, the reference (`score_system`).
 
-    Of a labeller not recorded, compute them.
+    `labels` holds each guard's decisions on the reference's prompts, by name.
     """
-    if store.recorded and settings.labeller != "combined":
-        traces = read_traces(store, corpus_name, corpus, system)
-        labels = labelling.read_matching_labels(
-            store, corpus_name, system, traces, settings.labeller
-        )
-        tokens = store.read_earlier("tokens", model_of_system(system))
-        return compute_pairs_and_scores(
-            store, corpus_name, corpus, labels, traces, tokens, settings
-        )[1]
-    path = store.path("scores", corpus_name, system)
-    scores = store.read("scores", corpus_name, system)
-    _, labels = labelling.read_labels(store, corpus_name, system, settings.labeller)
+    drifts = DriftCache(reference.traces, reference.tokens)
+    scored: dict[str, System] = {}
+    for name, decisions in labels.items():
+        guard = reference.with_labels(decisions, name)
+        scored[name] = score_system(files, guard, settings, drifts)
+    return scored
+
+
+def read_scores(
+    files: CorpusFiles,
+    name: str,
+    settings: AnalysisSettings,
+    clusters: ClusterBootstrap | None = None,
+) -> System:
+    """Read a system's labels and scores, without traces.
+
+    Scores by a labeller that is not recorded are computed. A DataError says that they
+    are of another corpus, or of other labels.
+    """
+    if files.recorded and settings.labeller != "combined":
+        return compute_scores(files, open_system(files, name, settings, clusters))
+    prompts = files.prompts
+    path = files.path("scores", name)
+    scores = files.read("scores", name)
+    labels = labelling.read_labels(files, name, settings.labeller)
     inputs = read_meta(path)["inputs"]
-    if inputs["corpus"] != frame_hash(corpus) or inputs[
-        "labels"
-    ] != labelling.hash_labels(labels):
-        again = f"run 03_scoring again, with labeller={settings.labeller}"
+    same_corpus = inputs["corpus"] == frame_hash(prompts)
+    if not same_corpus or inputs["labels"] != labelling.hash_labels(labels):
         raise DataError(
-            f"{paths.display_path(path)}: scores of another corpus or other labels;"
-            f" {again}"
+            f"{paths.display_path(path)}: scores of another corpus or other labels; run"
+            f" 03_scoring again, with labeller={settings.labeller}"
         )
-    return scores
+    clusters = clusters or settings.resample(prompts)
+    system = System.of(name, prompts, labels, clusters)
+    return replace(
+        system, scoring=settings.scoring(), labeller=settings.labeller, scores=scores
+    )
+
+
+def read_systems(
+    files: CorpusFiles,
+    names: Sequence[str],
+    settings: AnalysisSettings | None = None,
+) -> dict[str, System]:
+    """Read what a store holds of some systems, all scored in the same way.
+
+    Without `settings`, they are those that the first was scored with.
+
+    Raises
+    ------
+    DataError
+        A system was scored with other weights, k or labeller, a file is missing, or it
+        is of other answers, labels, pairs or another corpus.
+    """
+    systems: dict[str, System] = {}
+    wanted = settings
+    clusters = None
+    for name in names:
+        path = files.path("scores", name)
+        files.read("scores", name)
+        known = AnalysisSettings.pick(read_meta(path)["parameters"])
+        wanted = wanted or known
+        clusters = clusters or wanted.resample(files.prompts)
+        if not _score_alike(known, wanted):
+            other = f"other weights, k or labeller than {names[0]}"
+            if settings is not None:
+                other = "another k, labeller or weights"
+            raise DataError(
+                f"{paths.display_path(path)}: scored with {other}; run 03_scoring again"
+            )
+        system = replace(
+            open_system(files, name, known, clusters),
+            pairs=files.read("pairs", name),
+            scores=read_scores(files, name, known, clusters).scores,
+        )
+        _check_scores(system, paths.display_path(path))
+        systems[name] = system
+    return systems
+
+
+def _score_alike(one: AnalysisSettings, other: AnalysisSettings) -> bool:
+    """Return whether two settings share weights, k and labeller."""
+    return (
+        one.weights() == other.weights()
+        and one.k == other.k
+        and one.labeller == other.labeller
+    )
+
+
+def _check_scores(system: System, where: str) -> None:
+    """Raise DataError if a system's scores do not follow from its pairs."""
+    columns = ["ci", "ci_clipped"]
+    again = score_prompts(system)[columns]
+    known = system.scores[columns]
+    if not np.allclose(again, known, rtol=1e-4, equal_nan=True):
+        raise DataError(
+            f"{where}: scores of other pairs than the store holds; run 03_scoring again"
+        )
 
 
 def add_recorded_rows(
@@ -209,10 +260,8 @@ def add_recorded_rows(
 ) -> Table:
     """Put the rows of `recorded` systems in the recorded table above this store's rows.
 
-    The column `store` tells which.
-
-    They are left out if `meta`, which goes with the table, has another corpus or other
-    scoring parameters.
+    The column `store` says which is which. They are left out if `meta`, which goes with
+    the table, has another corpus or other scoring parameters.
     """
     table = table.assign(store=store.name)
     if not recorded:
@@ -220,133 +269,19 @@ def add_recorded_rows(
     earlier = Store(RECORDED)
     known = read_meta(earlier.path("tables", name))
     for part in ("parameters", "inputs"):
-        for key in _COMPARABLE & set(meta[part]):
-            if known[part].get(key) != meta[part][key]:
+        for key in _COMPARABLE:
+            if key in meta[part] and known[part].get(key) != meta[part][key]:
                 print(
                     "the recorded systems are left out: they were scored with another"
                     f" {key}"
                 )
                 return table
     rows = earlier.read("tables", name)
-    return pd.concat([rows[rows["system"].isin(recorded)], table], ignore_index=True)
+    rows = rows[rows["system"].isin(recorded)]
+    return pd.concat([rows, table], ignore_index=True)
 
 
-def stack_rejections(scores: Mapping[str, Scores]) -> Scores:
+def stack_rejections(systems: Iterable[System]) -> Scores:
     """Stack the scored rejections of several systems, with a `system` column."""
-    frames = [
-        confusion.select_rejections(frame).assign(system=name)
-        for name, frame in scores.items()
-    ]
+    frames = [system.rejections.assign(system=system.name) for system in systems]
     return pd.concat(frames, ignore_index=True)
-
-
-def read_systems(
-    store: Store,
-    corpus_name: str,
-    corpus: Corpus,
-    names: Sequence[str],
-    settings: Settings | None = None,
-) -> dict[str, System]:
-    """Read what a store holds of some systems, all scored with the same weights, k and
-    labeller (those of `settings`).
-
-    A DataError says that they were not, or that a file is missing or of other answers,
-    labels, pairs or another corpus.
-    """
-    found: dict[str, System] = {}
-    wanted = (settings.weights(), settings.k, settings.labeller) if settings else None
-    for name in names:
-        path = store.path("scores", corpus_name, name)
-        store.read("scores", corpus_name, name)
-        where, known = (
-            paths.display_path(path),
-            Settings(**read_meta(path)["parameters"]),
-        )
-        made = (known.weights(), known.k, known.labeller)
-        wanted = wanted or made
-        if made != wanted:
-            other = (
-                "another k, labeller or weights"
-                if settings
-                else f"other weights, k or labeller than {names[0]}"
-            )
-            raise DataError(f"{where}: scored with {other}; run 03_scoring again")
-        traces, model = read_scoring_traces(store, corpus_name, corpus, name)
-        labels = labelling.read_matching_labels(
-            store, corpus_name, name, traces, known.labeller
-        )
-        scores = read_matching_scores(store, corpus_name, name, corpus, known)
-        pairs = store.read("pairs", corpus_name, name)
-        again = confusion.score_prompts(
-            corpus, labels, pairs, known.weights(), known.k, known.theta
-        )
-        if not np.allclose(
-            again[["ci", "ci_clipped"]],
-            scores[["ci", "ci_clipped"]],
-            rtol=1e-4,
-            equal_nan=True,
-        ):
-            raise DataError(
-                f"{where}: scores of other pairs than the store holds; run 03_scoring"
-                " again"
-            )
-        found[name] = System(
-            name,
-            corpus,
-            labels,
-            _clusters(corpus, settings or known),
-            _scoring(known),
-            known.labeller,
-            traces,
-            store.read_earlier("tokens", model),
-            pairs,
-            scores,
-        )
-    return found
-
-
-def read_guards(
-    store: Store, corpus_name: str, corpus: Corpus, data: Mapping[str, System]
-) -> dict[str, System]:
-    """Read what a store holds of the published guards that were scored with the traces
-    of one of these systems.
-
-    Others are left out; traces and tokens are those of the system. A DataError says
-    that scores are of another corpus or other decisions.
-    """
-    references = {hash_answers(own.traces): own for own in data.values()}
-    found = {}
-    for name in [
-        one
-        for one in registry.published_systems("guard").index
-        if store.has("scores", corpus_name, one)
-    ]:
-        path = store.path("scores", corpus_name, name)
-        meta = read_meta(path)
-        inputs, known = meta["inputs"], Settings(**meta["parameters"])
-        reference = references.get(inputs["traces"])
-        if reference is None or (reference.weights, reference.k) != (
-            known.weights(),
-            known.k,
-        ):
-            continue
-        labels = store.read("labels", corpus_name, name)
-        if inputs["corpus"] != frame_hash(corpus) or inputs[
-            "labels"
-        ] != labelling.hash_labels(labels):
-            where = paths.display_path(path)
-            raise DataError(
-                f"{where}: scores of another corpus or other decisions; run"
-                " 05_guard_comparison again"
-            )
-        pairs, scores = (
-            store.read(kind, corpus_name, name) for kind in ("pairs", "scores")
-        )
-        found[name] = replace(
-            reference,
-            name=name,
-            labels=select_prompts(labels, corpus),
-            pairs=pairs,
-            scores=scores,
-        )
-    return found

@@ -1,13 +1,14 @@
-"""Estimate from decisions alone whether asking again in other words helps (ours;
-`docs/method.md`).
+"""Estimate from decisions alone whether asking again in other words helps (ours).
+
+Measures and terms are those of `docs/method.md`, Shared wording, rephrasing, triggers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from paraguard_utils import unsafe
-from paraguard_utils.analysis import evaluation
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
@@ -20,87 +21,84 @@ from paraguard_utils.core.rephrasing import (
     estimate_refused_requests,
     too_few_for_odds,
 )
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Table
 
 
-def count_benign_decisions(corpus: Corpus, labels: Labels) -> pd.DataFrame:
-    """Count decisions by cluster, a twin's under the id of its benign cluster."""
-    found = evaluation.count_label_decisions(corpus, labels)
-    return found.assign(cluster_id=unsafe.benign_cluster_of(found["cluster_id"]))
+def count_benign_decisions(system: System) -> pd.DataFrame:
+    """Count decisions by cluster, a twin's under the id of its benign cluster.
+
+    The result is that of `core.disagreement.count_decisions`.
+    """
+    decided = system.decided
+    return decided.assign(cluster_id=unsafe.benign_cluster_of(decided["cluster_id"]))
 
 
 def estimate_rephrasing(
     clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame
 ) -> dict[str, Estimate]:
-    """Estimate how often rephrasing gets an answer, and how many meanings are refused.
+    """Estimate how often rephrasing gets an answer, and how many requests are refused.
 
-    Decisions come from `count_benign_decisions`; `clusters` are the harmless ones.
-    Names: rephrased1 and rephrased3, each also with `_twins` and `_difference`; those
-    of `estimate_refused_meanings`; answered_once.
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+        The harmless clusters.
+    harmless, twins : DataFrame
+        Decisions from `count_benign_decisions`; twins may be empty.
+
+    Returns
+    -------
+    dict of Estimate
+        rephrased1 and rephrased3, each also with `_twins` and `_difference` (harmless
+        minus twins, over the clusters that have one); those of
+        `core.rephrasing.estimate_refused_requests`; answered_once, the share of twins
+        that are answered in at least one wording.
     """
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for tries in (1, MAX_TRIES):
-        name, lost = f"rephrased{tries}", count_rephrased(clusters, twins, tries)
-        found[name] = ratio_of_totals(
-            clusters, count_rephrased(clusters, harmless, tries)
-        )
-        found[f"{name}_twins"] = ratio_of_totals(clusters, lost)
-        found[f"{name}_difference"] = ratio_of_totals(
-            clusters, count_rephrased(clusters, paired, tries), lost
-        )
-    found |= estimate_refused_requests(clusters, harmless)
-    found["answered_once"] = clusters.share_of_clusters(
-        twins["cluster_id"], twins["rejected"] < twins["n"]
+        name = f"rephrased{tries}"
+        of_all = count_rephrased(clusters, harmless, tries)
+        of_paired = count_rephrased(clusters, paired, tries)
+        of_twins = count_rephrased(clusters, twins, tries)
+        estimates[name] = ratio_of_totals(clusters, of_all)
+        estimates[f"{name}_twins"] = ratio_of_totals(clusters, of_twins)
+        estimates[f"{name}_difference"] = ratio_of_totals(clusters, of_paired, of_twins)
+    estimates |= estimate_refused_requests(clusters, harmless)
+    answered = twins["rejected"] < twins["n"]
+    estimates["answered_once"] = clusters.share_of_clusters(
+        twins["cluster_id"], answered
     )
-    return found
+    return estimates
 
 
-def rephrasing_row(
-    system: str, clusters: ClusterBootstrap, harmless: pd.DataFrame, twins: pd.DataFrame
-) -> dict[str, object]:
-    """Return a system's row: n_reject, n_reject_twins, n_twins, `estimate_rephrasing`,
-    and the flags few and too_few_twins.
+def rephrasing_row(system: System, twins: System | None = None) -> dict[str, object]:
+    """Return a system's row of Table 1's second part.
 
-    The flags say whether the harmless decisions, or those of either side, are too few
-    to judge.
+    Columns: system, n_reject, n_reject_twins, n_twins (clusters),
+    `estimate_rephrasing` with intervals, and the flags too_few and too_few_twins. The
+    flags say whether the harmless decisions, or those of either side, are too few to
+    judge. `twins` is the same system on the harmful twins.
     """
-    refused = [int(side["rejected"].sum()) for side in (harmless, twins)]
-    numbers = {
-        "n_reject": refused[0],
-        "n_reject_twins": refused[1],
-        "n_twins": len(twins),
-    }
-    flags = {
-        "too_few": too_few_for_odds(harmless),
-        "too_few_twins": too_few_for_odds(harmless) or too_few_for_odds(twins),
-    }
+    harmless = count_benign_decisions(system)
+    harmful = harmless.head(0)
+    if twins is not None:
+        harmful = count_benign_decisions(twins)
+    too_few = too_few_for_odds(harmless)
     return {
-        "system": system,
-        **numbers,
-        **to_columns(estimate_rephrasing(clusters, harmless, twins)),
-        **flags,
+        "system": system.name,
+        "n_reject": int(harmless["rejected"].sum()),
+        "n_reject_twins": int(harmful["rejected"].sum()),
+        "n_twins": len(harmful),
+        **to_columns(estimate_rephrasing(system.clusters, harmless, harmful)),
+        "too_few": too_few,
+        "too_few_twins": too_few or too_few_for_odds(harmful),
     }
 
 
-def rephrasing_table(
-    corpus: Corpus,
-    labels: Mapping[str, Labels],
-    twins: Corpus,
-    of_twins: Mapping[str, Labels],
-    clusters: ClusterBootstrap,
-) -> Table:
-    """Return the rows of several systems, from their labels and those of their twins.
+def rephrasing_table(systems: Iterable[System], twins: Mapping[str, System]) -> Table:
+    """Return the rows of several systems (`rephrasing_row`).
 
-    The latter may lack systems.
+    `twins` holds, by name, the systems that were also run on the harmful twins.
     """
-    rows = []
-    for name, own in labels.items():
-        harmless = count_benign_decisions(corpus, own)
-        found = harmless.head(0)
-        if name in of_twins:
-            found = count_benign_decisions(
-                twins, of_twins[name].set_index("prompt_id").loc[twins["prompt_id"]]
-            )
-        rows.append(rephrasing_row(name, clusters, harmless, found))
+    rows = [rephrasing_row(system, twins.get(system.name)) for system in systems]
     return pd.DataFrame(rows)

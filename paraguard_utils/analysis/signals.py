@@ -1,38 +1,33 @@
-"""Find neighbours and compute the token-level signals, in float64 (`docs/method.md`,
-Neighbours, signals, score).
-"""
+"""Find neighbours and compute the paper's token-level signals between prompts.
 
-import itertools
-from copy import copy
-from functools import cached_property
-from typing import Any, ClassVar, Self
+All sums are in float64 (`docs/method.md`, Neighbours, signals, score).
+"""
 
 import numpy as np
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
+from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import signals as core
-from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
-from paraguard_utils.core.vectors import (
-    find_nearest,
-    normalize_rows,
-    paired_cosine_similarity,
-)
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Tokens, Traces
+from paraguard_utils.core.vectors import find_nearest, paired_cosine_similarity
+from paraguard_utils.schemas import Pairs, Traces
 
 
 def trace_perplexity(traces: Traces) -> np.ndarray:
-    """Compute the perplexity of each prompt's own words under the system
-    (`core.signals.perplexity`), shape (n,).
+    """Compute the perplexity of each prompt's own words under the system.
+
+    It has shape (n,), and the formula is `core.signals.perplexity`.
     """
-    ends = zip(
+    losses = []
+    for own, start, end in zip(
         traces["token_nll"].to_numpy(),
         traces["user_start"].tolist(),
         traces["user_end"].tolist(),
         strict=True,
-    )
-    return core.perplexity([losses[start:end] for losses, start, end in ends])
+    ):
+        losses.append(own[start:end])
+    return core.perplexity(losses)
 
 
 def trace_lengths(traces: Traces) -> np.ndarray:
@@ -40,244 +35,171 @@ def trace_lengths(traces: Traces) -> np.ndarray:
     return (traces["user_end"] - traces["user_start"]).to_numpy()
 
 
-def compute_pairs(
-    corpus: Corpus,
-    vectors: np.ndarray,
-    traces: Traces,
-    labels: Labels,
-    tokens: "Tokens | DriftCache",
-    k: int = N_NEIGHBOURS,
-) -> Pairs:
-    """Compare every accepted or rejected prompt with its k nearest accepted prompts and
-    those of its own cluster.
+def has_signals(traces: Traces) -> np.ndarray:
+    """Mark the prompts whose traces hold what signals are computed from; shape (n,).
 
-    Prompts of the cluster that are not among the k nearest have no rank. All frames and
-    the sentence vectors have corpus order; tokens are a tokens file, or the Drift of
-    these traces. Return the columns of a pairs file.
+    Every trace of a local model does. A server may return less.
     """
-    ids, cluster, label = (
-        column.to_numpy()
-        for column in (corpus["prompt_id"], corpus["cluster_id"], labels["label"])
+    return _has_words(traces) & _has_first_token(traces)
+
+
+def _has_words(traces: Traces) -> np.ndarray:
+    """Mark the traces with a log-probability of each of the user's own tokens."""
+    marks = []
+    columns = traces[["token_nll", "user_start", "user_end"]]
+    for losses, start, end in columns.itertuples(index=False):
+        inside = 0 <= start < end <= len(losses)
+        own = np.asarray(losses[start:end], np.float64)
+        marks.append(inside and np.isfinite(own).all())
+    return np.array(marks, bool)
+
+
+def _has_first_token(traces: Traces) -> np.ndarray:
+    """Mark the traces with the likeliest first tokens of the answer, and the rest."""
+    marks = []
+    columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
+    for ids, logprobs, tail in columns.itertuples(index=False):
+        complete = 0 < len(ids) == len(logprobs)
+        marks.append(complete and not (np.isnan(tail) or np.isnan(logprobs).any()))
+    return np.array(marks, bool)
+
+
+def compute_pairs(
+    system: System,
+    vectors: np.ndarray,
+    drifts: DriftCache | None = None,
+    k: int | None = None,
+) -> Pairs:
+    """Compare every scored prompt with accepted ones: its k nearest, and its cluster's.
+
+    Prompts without signals (`has_signals`) are in no pair.
+
+    Parameters
+    ----------
+    system : System
+        With traces, and with tokens unless `drifts` is given.
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors of its prompts.
+    drifts : DriftCache
+        Drift under these traces, to share between calls.
+    k : int
+        By default that of the system's scoring.
+
+    Returns
+    -------
+    Pairs
+        The columns of a pairs file. Accepted prompts of the same cluster that are not
+        among the k nearest have no rank.
+    """
+    traces = system.traces
+    if traces is None:
+        raise ValueError(f"{system.name} has no traces")
+    if k is None:
+        k = system.scoring.k
+    if drifts is None:
+        drifts = DriftCache(traces, system.tokens)
+    ids = system.prompts["prompt_id"].to_numpy()
+    cluster = system.prompts["cluster_id"].to_numpy()
+    label = system.labels["label"].to_numpy()
+    usable = has_signals(traces)
+    centres = np.flatnonzero(usable & system.is_scored)
+    accepted = np.flatnonzero(usable & (label == "accept"))
+
+    nearest = find_nearest(vectors, ids, centres, accepted, k)
+    same_cluster = _pair_within_clusters(cluster, centres, accepted)
+    same_cluster["similarity"] = paired_cosine_similarity(
+        vectors, same_cluster["centre"].to_numpy(), same_cluster["neighbour"].to_numpy()
     )
-    accepted, centres = (
-        np.flatnonzero(label == "accept"),
-        np.flatnonzero(np.isin(label, ["accept", "reject"])),
+    rows = pd.concat([nearest, same_cluster], ignore_index=True)
+    rows = rows.drop_duplicates(["centre", "neighbour"])  # keeps the one with a rank
+    rows["rank"] = rows["rank"].astype("Int64")
+    rows = rows.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
+
+    a = rows["centre"].to_numpy(int)
+    b = rows["neighbour"].to_numpy(int)
+    about = pd.DataFrame(
+        {
+            "centre_id": ids[a],
+            "centre_label": label[a],
+            "neighbour_id": ids[b],
+            "neighbour_label": label[b],
+            "same_cluster": cluster[a] == cluster[b],
+        }
     )
-    found = find_nearest(vectors, ids, centres, accepted, k)
+    signals = compute_signals(traces, drifts, a, b)
+    return pd.concat([about, rows[["rank", "similarity"]], signals], axis=1)
+
+
+def _pair_within_clusters(
+    cluster: np.ndarray, centres: np.ndarray, accepted: np.ndarray
+) -> pd.DataFrame:
+    """Pair row numbers of centres with those of other accepted prompts of a cluster."""
     left = pd.DataFrame({"centre": centres, "cluster": cluster[centres]})
-    own = left.merge(
-        pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]}),
-        on="cluster",
-    )
-    own = own.loc[own["centre"] != own["neighbour"], ["centre", "neighbour"]].assign(
-        rank=pd.NA
-    )
-    own["similarity"] = paired_cosine_similarity(
-        vectors, own["centre"].to_numpy(), own["neighbour"].to_numpy()
-    )
-    frame = pd.concat([found, own], ignore_index=True).drop_duplicates(
-        ["centre", "neighbour"]
-    )
-    frame["rank"] = frame["rank"].astype("Int64")
-    frame = frame.sort_values(["centre", "rank", "neighbour"], ignore_index=True)
-
-    a, b = frame["centre"].to_numpy(int), frame["neighbour"].to_numpy(int)
-    about: dict[str, Any] = {"centre_id": ids[a], "centre_label": label[a]}
-    about |= {
-        "neighbour_id": ids[b],
-        "neighbour_label": label[b],
-        "same_cluster": cluster[a] == cluster[b],
-    }
-    parts = (
-        pd.DataFrame(about),
-        frame[["rank", "similarity"]],
-        compute_signals(traces, tokens, a, b),
-    )
-    return pd.concat(parts, axis=1)
+    right = pd.DataFrame({"neighbour": accepted, "cluster": cluster[accepted]})
+    pairs = left.merge(right, on="cluster")
+    others = pairs["centre"] != pairs["neighbour"]
+    return pairs.loc[others, ["centre", "neighbour"]].assign(rank=pd.NA)
 
 
-def is_ranked(frame: pd.DataFrame, k: int) -> pd.Series:
+def is_ranked(pairs: Pairs, k: int) -> pd.Series:
     """Mark the pairs that are among the k nearest.
 
     A pair of one cluster beyond them has no rank.
     """
-    return frame["rank"].le(k).fillna(False).astype(bool)
+    return pairs["rank"].le(k).fillna(False).astype(bool)
 
 
 def compute_signals(
-    traces: Traces, tokens: "Tokens | DriftCache", a: np.ndarray, b: np.ndarray
+    traces: Traces, drifts: DriftCache, a: np.ndarray, b: np.ndarray
 ) -> pd.DataFrame:
-    """Compute the signals between prompts, given as row numbers of the traces, each of
-    shape (m,).
+    """Compute the signals between prompts.
 
-    Columns: drift, prob_shift, ppl_relative, ppl_clipped, each in [0, 1]. Tokens are
-    those of `compute_pairs`.
+    Parameters
+    ----------
+    traces : Traces
+    drifts : DriftCache
+        Drift between the prompts of these traces.
+    a, b : numpy.ndarray of int, shape (m,)
+        Row numbers of the prompts compared.
+
+    Returns
+    -------
+    DataFrame
+        Columns drift, prob_shift, ppl_relative and ppl_clipped, each in [0, 1].
     """
     # The signals are symmetric, and most pairs come in both directions.
-    ends, place = np.unique(
-        np.minimum(a, b) * len(traces) + np.maximum(a, b), return_inverse=True
+    n = max(len(traces), 1)
+    pairs, place = np.unique(
+        np.minimum(a, b) * n + np.maximum(a, b), return_inverse=True
     )
-    a, b = np.divmod(ends, max(len(traces), 1))
-    ppl = trace_perplexity(traces)
-    drifts = (
-        tokens if isinstance(tokens, DriftCache) else DriftCache.share(traces, tokens)
-    )
+    first, second = np.divmod(pairs, n)
     shifts = core.prob_shifts(
         traces["next_ids"],
         traces["next_logprobs"],
         traces["tail_mass"].to_numpy(),
-        a,
-        b,
+        first,
+        second,
     )
-    frame = pd.DataFrame({"drift": drifts(a, b), "prob_shift": shifts})
-    frame["ppl_relative"] = core.ppl_relative(ppl[a], ppl[b])
-    frame["ppl_clipped"] = core.ppl_clipped(ppl[a], ppl[b])
-    return frame.iloc[place].reset_index(drop=True)
+    ppl = trace_perplexity(traces)
+    signals = pd.DataFrame(
+        {
+            "drift": drifts(first, second),
+            "prob_shift": shifts,
+            "ppl_relative": core.ppl_relative(ppl[first], ppl[second]),
+            "ppl_clipped": core.ppl_clipped(ppl[first], ppl[second]),
+        }
+    )
+    return signals.iloc[place].reset_index(drop=True)
 
 
 def score_pairs(
-    frame: pd.DataFrame,
+    pairs: Pairs,
     weights: ScoreWeights = PAPER_WEIGHTS,
     interpretation: str = "relative",
 ) -> pd.Series:
-    """Compute the weighted sum, in [0, 1], of the three signals of a pairs frame, in
-    one of `PPL_READINGS`.
+    """Compute the score of pairs, in [0, 1]: the weighted sum of their signals.
+
+    `interpretation` of the PPL contrast is a key of `core.signals.PPL_INTERPRETATIONS`.
     """
-    return weights(
-        frame["drift"],
-        frame["prob_shift"],
-        frame[core.PPL_INTERPRETATIONS[interpretation]],
-    )
-
-
-def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
-    """Find the rows of a tokens file that hold each prompt's own words."""
-    ids, ends = _join_words(traces)
-    return np.split(_look_up(ids, tokens), ends)[:-1]
-
-
-def _look_up(ids: np.ndarray, tokens: Tokens) -> np.ndarray:
-    return (
-        pd.Series(np.arange(len(tokens)), index=tokens["token_id"]).loc[ids].to_numpy()
-    )
-
-
-def _join_words(traces: Traces) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of all prompts' own tokens, one prompt after the other, and where
-    each prompt's end.
-    """
-    ends = zip(
-        traces["token_ids"].to_numpy(),
-        traces["user_start"].tolist(),
-        traces["user_end"].tolist(),
-        strict=True,
-    )
-    words = [ids[start:end] for ids, start, end in ends]
-    return np.concatenate([np.empty(0, int), *words], dtype=int), np.cumsum(
-        [len(own) for own in words]
-    )
-
-
-class DriftCache:
-    """Drift of the pairs of one model's traces, each computed once: labels decide only
-    which pairs are compared.
-    """
-
-    recent: ClassVar[
-        list[Self]
-    ] = []  # those that `share` made last, eight at most; a new one replaces the oldest
-
-    def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        self.source, self.ids = (
-            tokens["embedding"].to_numpy(),
-            tokens["token_id"].to_numpy(),
-        )
-        self.words = ids, ends = _join_words(traces)
-        self.used, place = np.unique(_look_up(ids, tokens), return_inverse=True)
-        self.rows = np.split(place, ends)[:-1]
-        self._keep(0.0)
-
-    def _keep(self, centre: np.ndarray | float) -> None:
-        """Start with no pair, and the unit vectors of the words' tokens, seen from a
-        centre.
-        """
-        vectors = (
-            np.stack(self.source[self.used]).astype(np.float64)
-            if len(self.used)
-            else np.empty((0, 1))
-        )
-        self.table, self.codes, self.values = (
-            normalize_rows(vectors - centre),
-            np.empty(0, int),
-            np.empty(0),
-        )
-
-    @classmethod
-    def share(cls, traces: Traces, tokens: Tokens) -> Self:
-        """Return the Drift of these words in these tokens, one for all traces of a
-        model that share them.
-        """
-        found = next(
-            (one for one in cls.recent if one.holds(traces, tokens)), None
-        ) or cls(traces, tokens)
-        found.source = tokens[
-            "embedding"
-        ].to_numpy()  # the file's last reading, which the next one shares
-        cls.recent[:] = [found, *(one for one in cls.recent if one is not found)][:8]
-        return found
-
-    def holds(self, traces: Traces, tokens: Tokens) -> bool:
-        """Return whether other traces have the same words and embeddings, so that they
-        have the same Drift.
-        """
-        source = tokens["embedding"].to_numpy()
-        if not np.array_equal(tokens["token_id"], self.ids):
-            return False
-        if not np.shares_memory(source, self.source) and not all(
-            map(np.array_equal, source, self.source)
-        ):
-            return False
-        return all(map(np.array_equal, _join_words(traces), self.words))
-
-    @cached_property
-    def centred(self) -> "DriftCache":
-        """The same after subtracting the embeddings' mean over the distinct tokens kept
-        for the model.
-        """
-        other = copy(self)
-        other._keep(np.stack(self.source).astype(np.float64).mean(axis=0))
-        return other
-
-    def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return the Drift of pairs of row numbers, in either direction; shape (m,)."""
-        wanted = np.minimum(a, b) * len(self.rows) + np.maximum(a, b)
-        new = np.setdiff1d(wanted, self.codes)
-        if len(new):
-            codes = np.concatenate([self.codes, new])
-            order = np.argsort(codes)
-            self.values = np.concatenate(
-                [self.values, self._computed(*np.divmod(new, len(self.rows)))]
-            )[order]
-            self.codes = codes[order]
-        return self.values[np.searchsorted(self.codes, wanted)]
-
-    def _computed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Compute the Drift of pairs sorted by `a`: one product of a prompt's tokens
-        with those of all its mates.
-        """
-        found, starts = np.empty(len(a)), np.flatnonzero(np.diff(a, prepend=-1))
-        with threadpool_limits(
-            1, "blas"
-        ):  # products this small gain nothing from threads
-            for start, end in itertools.pairwise([*starts.tolist(), len(a)]):
-                mates = [self.rows[j] for j in b[start:end].tolist()]
-                used, place = np.unique(np.concatenate(mates), return_inverse=True)
-                cosines = (self.table[self.rows[a[start]]] @ self.table[used].T)[
-                    :, place
-                ]
-                lengths = np.array([len(rows) for rows in mates])
-                first = np.cumsum(lengths) - lengths
-                there = np.maximum.reduceat(cosines, first, axis=1).mean(axis=0)
-                back = np.add.reduceat(cosines.max(axis=0), first) / lengths
-                found[start:end] = 1.0 - (there + back) / 2
-        return np.clip(found, 0.0, 1.0)
+    ppl = pairs[core.PPL_INTERPRETATIONS[interpretation]]
+    return weights(pairs["drift"], pairs["prob_shift"], ppl)

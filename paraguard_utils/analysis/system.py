@@ -10,8 +10,16 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
-from paraguard_utils.core.signals import PAPER_SCORING, Scoring, ScoreWeights
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores, Tokens, Traces
+from paraguard_utils.core.signals import PAPER_SCORING, ScoreWeights, Scoring
+from paraguard_utils.schemas import (
+    Corpus,
+    Labels,
+    Pairs,
+    Scores,
+    Tokens,
+    Traces,
+    select_prompts,
+)
 
 CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
 """The columns of CI in a scores file, by interpretation of the PPL contrast."""
@@ -36,8 +44,9 @@ class System:
         What read its answers (`labels.labelling`).
     traces, tokens, pairs, scores : DataFrame or None
         What a store holds of it; traces have the order of the prompts. A guard has the
-        traces and tokens of the model that its decisions are compared in. None if
-        nothing was scored.
+        traces and tokens of a chat system. None if they were not read.
+    token_model : str
+        The model whose tokens the traces hold, usually its own.
 
     Examples
     --------
@@ -57,10 +66,12 @@ class System:
     clusters: ClusterBootstrap
     scoring: Scoring = PAPER_SCORING
     labeller: str = "combined"
-    traces: Traces | None = None
-    tokens: Tokens | None = None
-    pairs: Pairs | None = None
-    scores: Scores | None = None
+    # Typed as if they were always there: functions say which of these they need.
+    traces: Traces = None  # type: ignore[assignment]
+    tokens: Tokens = None  # type: ignore[assignment]
+    pairs: Pairs = None  # type: ignore[assignment]
+    scores: Scores = None  # type: ignore[assignment]
+    token_model: str = ""
 
     def __post_init__(self) -> None:
         """Refuse labels of other prompts, or in another order (ValueError)."""
@@ -81,15 +92,22 @@ class System:
     ) -> "System":
         """Make a system that has decisions only.
 
-        `clusters` are those of the prompts unless others are given.
+        `labels` may be in another order, and hold other prompts as well. `clusters` are
+        those of the prompts unless others are given.
         """
+        if "prompt_id" in labels and "prompt_id" in prompts:
+            labels = select_prompts(labels, prompts)
         if clusters is None:
             clusters = ClusterBootstrap(prompts["cluster_id"])
         return cls(name, prompts, labels, clusters)
 
-    def with_labels(self, labels: Labels) -> "System":
-        """Return this system with other decisions; pairs and scores are dropped."""
-        return replace(self, labels=labels, pairs=None, scores=None)
+    def with_labels(self, labels: Labels, name: str = "") -> "System":
+        """Return a system with these traces and other decisions, and perhaps a name.
+
+        Pairs and scores depend on the decisions, and are dropped.
+        """
+        name = name or self.name
+        return replace(self, name=name, labels=labels, pairs=None, scores=None)
 
     def select(self, chosen: np.ndarray) -> "System":
         """Return this system on some of its prompts, marked by a bool for each."""
@@ -120,7 +138,7 @@ class System:
 
     @cached_property
     def refused(self) -> np.ndarray:
-        """1 for a rejected prompt, 0 for an accepted one, NaN for others; shape (n,)."""
+        """1 for a rejected prompt, 0 for an accepted one, else NaN; shape (n,)."""
         return as_refused(self.labels["label"], blocked=False)
 
     @cached_property
@@ -147,8 +165,6 @@ class System:
     @cached_property
     def rejections(self) -> Scores:
         """The rows of `scores` that CI, CR and CD use (`select_rejections`)."""
-        if self.scores is None:
-            raise ValueError(f"{self.name} has no scores")
         return select_rejections(self.scores)
 
     def frr(self) -> Estimate:

@@ -1,174 +1,195 @@
-"""Estimate whether meaning or shared words decide: DR of near-copies and free
-rewordings (ours; `docs/method.md`).
+"""Estimate whether meaning or shared words decide (ours).
+
+It compares DR of near-copies with DR of free rewordings (`docs/method.md`,
+Disagreement).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import strategies
 from paraguard_utils.core import wording as core
-from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.core.estimates import Estimate, to_columns
+from paraguard_utils.core.wording import PairRows, Phrasings
+from paraguard_utils.schemas import Corpus, Table
 
 NEAR_COPY_STRATEGIES = (strategies.SEED, *strategies.NEAR_COPIES)
 FREE_REWORDING_STRATEGIES = strategies.FREE_REWORDINGS
 
-OVERLAP_STEP = 0.2
+OVERLAP_STEP = 0.2  # width of the bins of `overlap_curve`
 
 DR_DIFFERENCES = ("difference", "low_minus_high")
 
 
 class WordingPairs(NamedTuple):
-    """Pairs of prompts of one cluster: rows of the corpus, and whether both are
-    near-copies or both free rewordings.
+    """Pairs of prompts of one cluster, in corpus order.
+
+    Attributes
+    ----------
+    first, second : numpy.ndarray of int, shape (pairs,)
+        Rows of the corpus.
+    overlap : numpy.ndarray of float, shape (pairs,)
+        Jaccard overlap of their words, in [0, 1]; NaN for a corpus without texts.
+    near, free : numpy.ndarray of bool, shape (pairs,)
+        Whether both are near-copies of the seed, or both free rewordings.
     """
 
     first: np.ndarray
     second: np.ndarray
-    overlap: np.ndarray  # Jaccard overlap of their words, in [0, 1]; NaN without texts
+    overlap: np.ndarray
     near: np.ndarray
     free: np.ndarray
 
+    def select(self, chosen: np.ndarray) -> PairRows:
+        """Return the rows of some pairs, marked by a bool for each."""
+        return self.first[chosen], self.second[chosen]
+
 
 def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
-    """Return all pairs of prompts of one cluster, in corpus order."""
-    strategy = corpus["strategy"].to_numpy()
+    """Return all pairs of prompts of one cluster."""
     first, second = core.list_cluster_pairs(corpus["cluster_id"])
     overlap = np.full(len(first), np.nan)
     if "text" in corpus:
         overlap = core.word_overlap(corpus["text"].tolist(), first, second)
-    kinds = (NEAR_COPY_STRATEGIES, FREE_REWORDING_STRATEGIES)
-    near, free = (
-        np.isin(strategy[first], kind) & np.isin(strategy[second], kind)
-        for kind in kinds
+    is_near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
+    is_free = corpus["strategy"].isin(FREE_REWORDING_STRATEGIES).to_numpy()
+    return WordingPairs(
+        first,
+        second,
+        overlap,
+        near=is_near[first] & is_near[second],
+        free=is_free[first] & is_free[second],
     )
-    return WordingPairs(first, second, overlap, near, free)
 
 
-def make_phrasings(corpus: Corpus, labels: Labels) -> core.Phrasings:
-    """Return a system's decisions in the form that `core.wording` compares: a strategy
-    is a style.
+def make_phrasings(system: System) -> Phrasings:
+    """Return a system's decisions as `core.wording` compares them.
+
+    A strategy is a style.
     """
-    refused, style = (
-        as_refused(labels["label"], blocked=False),
-        corpus["strategy"].to_numpy().astype(str),
-    )
-    return core.Phrasings(corpus["cluster_id"].to_numpy(), refused, style)
+    prompts = system.prompts
+    style = prompts["strategy"].to_numpy().astype(str)
+    return Phrasings(prompts["cluster_id"].to_numpy(), system.refused, style)
 
 
-def estimate_wording(
-    clusters: ClusterBootstrap, corpus: Corpus, labels: Labels, own: WordingPairs
-) -> dict[str, Estimate]:
-    """Estimate DR by shared wording; corpus and labels are in the same order.
+def estimate_wording(system: System, pairs: WordingPairs) -> dict[str, Estimate]:
+    """Estimate DR by shared wording.
 
-    The names are dr_near, dr_free and difference, free minus near; dr_low and dr_high
-    (overlap below `LOW_OVERLAP`; `HIGH_OVERLAP` or more) and low_minus_high.
+    Parameters
+    ----------
+    system : System
+    pairs : WordingPairs
+        Those of its prompts (`find_cluster_pairs`).
+
+    Returns
+    -------
+    dict of Estimate
+        dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap
+        below `core.wording.LOW_OVERLAP`; `HIGH_OVERLAP` or more) and low_minus_high.
     """
-    chosen = {"near": own.near, "free": own.free}
-    chosen |= {
-        "low": own.overlap < core.LOW_OVERLAP,
-        "high": own.overlap >= core.HIGH_OVERLAP,
+    clusters = system.clusters
+    phrasings = make_phrasings(system)
+    near = pairs.select(pairs.near)
+    free = pairs.select(pairs.free)
+    low = pairs.select(pairs.overlap < core.LOW_OVERLAP)
+    high = pairs.select(pairs.overlap >= core.HIGH_OVERLAP)
+    return {
+        "dr_near": core.estimate_pair_disagreement(clusters, phrasings, near),
+        "dr_free": core.estimate_pair_disagreement(clusters, phrasings, free),
+        "dr_low": core.estimate_pair_disagreement(clusters, phrasings, low),
+        "dr_high": core.estimate_pair_disagreement(clusters, phrasings, high),
+        "difference": core.estimate_pair_difference(clusters, phrasings, free, near),
+        "low_minus_high": core.estimate_pair_difference(clusters, phrasings, low, high),
     }
-    ends = {name: (own.first[mask], own.second[mask]) for name, mask in chosen.items()}
-    given = (clusters, make_phrasings(corpus, labels))
-    found = {
-        f"dr_{name}": core.estimate_pair_disagreement(*given, rows)
-        for name, rows in ends.items()
-    }
-    found["difference"] = core.estimate_pair_difference(
-        *given, ends["free"], ends["near"]
-    )
-    found["low_minus_high"] = core.estimate_pair_difference(
-        *given, ends["low"], ends["high"]
-    )
-    return found
 
 
 def wording_row(
-    system: str, labels: Labels, own: WordingPairs, found: dict[str, Estimate]
+    system: System, pairs: WordingPairs, estimates: dict[str, Estimate]
 ) -> dict[str, object]:
-    """Return a system's row: `estimate_wording` with intervals, the pairs n_near and
-    n_free, and few.
+    """Return a system's row of `estimate_wording` with intervals.
+
+    It also has the numbers of pairs, n_near and n_free, and too_few: too few refusals
+    or answers among either. The differences then have no intervals.
     """
-    masks = {"near": own.near, "free": own.free}
-    counts: dict[str, object] = {
-        f"n_{name}": int(mask.sum()) for name, mask in masks.items()
+    too_few = any(
+        core.too_few_for_pairs(system.refused, pairs.select(chosen))
+        for chosen in (pairs.near, pairs.free)
+    )
+    estimates = dict(estimates)
+    if too_few:
+        for name in DR_DIFFERENCES:
+            value, draws = estimates[name].value, estimates[name].draws
+            estimates[name] = Estimate(value, np.nan, np.nan, draws)
+    return {
+        "system": system.name,
+        "n_near": int(pairs.near.sum()),
+        "n_free": int(pairs.free.sum()),
+        **to_columns(estimates),
+        "too_few": too_few,
     }
-    refused = as_refused(labels["label"], blocked=False)
-    flagged = any(
-        core.too_few_for_pairs(refused, (own.first[mask], own.second[mask]))
-        for mask in masks.values()
-    )
-    if flagged:  # then the interval of a difference means nothing
-        found = found | {
-            name: Estimate(found[name][0], np.nan, np.nan, found[name].draws)
-            for name in DR_DIFFERENCES
-        }
-    return {"system": system, **counts, **to_columns(found), "too_few": flagged}
 
 
-def overlap_curve(
-    system: str,
-    clusters: ClusterBootstrap,
-    corpus: Corpus,
-    labels: Labels,
-    own: WordingPairs,
-) -> Table:
-    """Estimate DR by word overlap: system, overlap (from; bins of `OVERLAP_STEP`), n
-    pairs, dr with interval, few.
+def overlap_curve(system: System, pairs: WordingPairs) -> Table:
+    """Estimate DR by word overlap.
+
+    Columns: system, overlap (where the bin begins; bins are `OVERLAP_STEP` wide), n
+    pairs, dr with its interval, too_few.
     """
-    bins = np.minimum(
-        (own.overlap / OVERLAP_STEP + 1e-9).astype(int), round(1 / OVERLAP_STEP) - 1
-    )
-    decided, rows = make_phrasings(corpus, labels), []
+    last_bin = round(1 / OVERLAP_STEP) - 1
+    # An overlap of 0.6 must not fall below 0.6 by rounding.
+    bins = (pairs.overlap / OVERLAP_STEP + 1e-9).astype(int)
+    bins = np.minimum(bins, last_bin)
+    phrasings = make_phrasings(system)
+    rows = []
     for number in np.unique(bins):
-        ends = own.first[bins == number], own.second[bins == number]
-        found = {"dr": core.estimate_pair_disagreement(clusters, decided, ends)}
-        about = {
-            "system": system,
-            "overlap": round(number * OVERLAP_STEP, 1),
-            "n": len(ends[0]),
-        }
+        inside = pairs.select(bins == number)
+        dr = core.estimate_pair_disagreement(system.clusters, phrasings, inside)
         rows.append(
-            about
-            | to_columns(found)
-            | {"too_few": core.too_few_for_pairs(decided.refused, ends)}
+            {
+                "system": system.name,
+                "overlap": round(number * OVERLAP_STEP, 1),
+                "n": len(inside[0]),
+                **to_columns({"dr": dr}),
+                "too_few": core.too_few_for_pairs(phrasings.refused, inside),
+            }
         )
     return pd.DataFrame(rows)
 
 
-def wording_tables(
-    corpus: Corpus,
-    labels: Mapping[str, Labels],
-    clusters: ClusterBootstrap,
-    encoder: str = "",
-) -> tuple[Table, Table]:
-    """Return the rows of `wording_row` of several systems, and those of
-    `overlap_curve`; labels are in corpus order.
+def wording_tables(systems: Iterable[System], encoder: str = "") -> tuple[Table, Table]:
+    """Tabulate DR by shared wording of several systems on one corpus.
 
-    If `encoder` names the system that compares sentence vectors, rows also hold
-    difference_over_encoder: how far the others' difference exceeds that system's, with
-    its interval.
+    Parameters
+    ----------
+    systems : iterable of System
+    encoder : str
+        Name of the system that compares sentence vectors. If given, rows also hold
+        difference_over_encoder: how far the difference of the others exceeds that of
+        this system, with its interval.
+
+    Returns
+    -------
+    rows : Table
+        `wording_row` of each system.
+    curves : Table
+        `overlap_curve` of each system.
     """
-    own = find_cluster_pairs(corpus)
-    found = {
-        name: estimate_wording(clusters, corpus, one, own)
-        for name, one in labels.items()
-    }
+    systems = list(systems)
+    pairs = find_cluster_pairs(systems[0].prompts)
+    estimates = {one.name: estimate_wording(one, pairs) for one in systems}
     rows = []
-    for name, one in labels.items():
-        made = wording_row(name, one, own, found[name])
+    for system in systems:
+        own = estimates[system.name]
+        row = wording_row(system, pairs, own)
         if encoder:
-            over = clusters.undefined()
-            if encoder in found and name != encoder:
-                over = found[name]["difference"] - found[encoder]["difference"]
-            made |= to_columns({"difference_over_encoder": over})
-        rows.append(made)
-    curves = [
-        overlap_curve(name, clusters, corpus, one, own) for name, one in labels.items()
-    ]
+            over = system.clusters.undefined()
+            if encoder in estimates and system.name != encoder:
+                over = own["difference"] - estimates[encoder]["difference"]
+            row |= to_columns({"difference_over_encoder": over})
+        rows.append(row)
+    curves = [overlap_curve(system, pairs) for system in systems]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)

@@ -1,39 +1,23 @@
-"""Estimates with 95 % intervals over resampled clusters (`docs/method.md`, Intervals
-and comparisons).
+"""Estimates with 95 % intervals over resampled clusters.
 
 Most intervals are percentile intervals over resampled clusters; ratios of totals have
 bootstrap-t intervals. A share of 0 of n or n of n has the exact (Clopper-Pearson)
-interval on its clusters instead.
+interval on its clusters instead (`docs/method.md`, Intervals and comparisons).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple, Self, TypeAlias
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pandas as pd
 
-# A standardized value whose variance in a resample is at most this has no spread there
-_MIN_VARIANCE = 1e-9
-
 Strings: TypeAlias = Sequence[Any] | np.ndarray
-Numbers: TypeAlias = (
-    Sequence[float] | np.ndarray
-)  # one value per prompt, also as a Series
+Numbers: TypeAlias = Sequence[float] | np.ndarray  # one per prompt, also as a Series
 
 N_RESAMPLES = 2000
-_RESAMPLES_AT_ONCE = 250  # resamples whose influences are held in memory at a time
-
-MAX_SEPARATE_CLUSTERS = 20_000
-"""Above this number, equal clusters are resampled together: a million have a few
-hundred different contents.
-"""
-
 SEED = 20251201
-POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
-"""Standard errors of the smallest change that four of five samples would show."""
 
 MIN_REFUSALS = 30  # CI and CR of fewer rejections than this are flagged
 
@@ -41,6 +25,19 @@ MIN_MIXED = 10
 """With fewer clusters decided both ways than this, percentile intervals are too narrow
 to judge the excess.
 """
+
+POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+"""Standard errors of the smallest change that four of five samples would show."""
+
+MAX_SEPARATE_CLUSTERS = 20_000
+"""Above this number, equal clusters are resampled together: a million have a few
+hundred different contents.
+"""
+
+_RESAMPLES_AT_ONCE = 250  # whose influences are held in memory at a time
+
+# A standardized value whose variance in a resample is at most this has no spread there
+_MIN_VARIANCE = 1e-9
 
 
 class _Interval(NamedTuple):
@@ -50,7 +47,7 @@ class _Interval(NamedTuple):
 
 
 class Estimate(_Interval):
-    """An estimate with its 95 % interval: (value, low, high).
+    """An estimate with its 95 % interval, the tuple (value, low, high).
 
     Attributes
     ----------
@@ -61,6 +58,12 @@ class Estimate(_Interval):
     draws : numpy.ndarray, shape (resamples,)
         The statistic in every resample, NaN where it is undefined; paired with those of
         other estimates over the same clusters.
+
+    Examples
+    --------
+    >>> draws = np.linspace(0, 1, 1001)
+    >>> Estimate.percentile(0.5, draws)
+    Estimate(0.500 [0.025, 0.975])
     """
 
     draws: np.ndarray
@@ -73,51 +76,55 @@ class Estimate(_Interval):
 
     @classmethod
     def percentile(cls, value: float, draws: np.ndarray) -> Self:
-        """Make the estimate whose interval runs from the 2.5th to the 97.5th percentile
-        of the defined draws.
+        """Make the estimate with the 2.5th and 97.5th percentile of the defined draws.
 
         It has no interval if fewer than two draws are defined; if the value is
         undefined, so are all draws.
         """
-        known = draws[np.isfinite(draws)]
         if not np.isfinite(value):
             return cls(np.nan, np.nan, np.nan, np.full_like(draws, np.nan))
-        low, high = (
-            np.percentile(known, [2.5, 97.5]) if len(known) > 1 else (np.nan, np.nan)
-        )
+        known = draws[np.isfinite(draws)]
+        if len(known) < 2:
+            return cls(value, np.nan, np.nan, draws)
+        low, high = np.percentile(known, [2.5, 97.5])
         return cls(value, low, high, draws)
 
     @property
     def error(self) -> float:
-        """The standard deviation of the defined draws; NaN below two of them."""
+        """The standard deviation of the defined draws; NaN if fewer than two are."""
         known = self.draws[np.isfinite(self.draws)]
-        return float(known.std()) if len(known) > 1 else np.nan
+        if len(known) < 2:
+            return np.nan
+        return float(known.std())
 
     @property
     def p(self) -> float:
         """Two-sided bootstrap p of zero: twice the smaller share of draws on a side.
 
-        NaN below two defined draws.
+        NaN if fewer than two draws are defined.
         """
         known = self.draws[np.isfinite(self.draws)]
-        beyond = 1 + min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-        return (
-            float(min(1.0, 2 * beyond / (1 + len(known)))) if len(known) > 1 else np.nan
-        )
+        if len(known) < 2:
+            return np.nan
+        n_beyond = min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
+        return float(min(1.0, 2 * (1 + n_beyond) / (1 + len(known))))
 
     def __sub__(self, other: "Estimate") -> "Estimate":
-        """Subtract an estimate over the same clusters, at most `MAX_SEPARATE_CLUSTERS`,
-        paired by resample.
+        """Subtract an estimate over the same clusters, paired by resample.
+
+        Above `MAX_SEPARATE_CLUSTERS` clusters, resamples are not paired.
         """
-        return Estimate.percentile(self[0] - other[0], self.draws - other.draws)
+        return Estimate.percentile(self.value - other.value, self.draws - other.draws)
 
     def __repr__(self) -> str:
         return f"Estimate({self.value:.3f} [{self.low:.3f}, {self.high:.3f}])"
 
 
 class ClusterBootstrap:
-    """The clusters of one corpus and their resamples: turns per-prompt values into
-    estimates with intervals.
+    """The clusters of one corpus and their resamples.
+
+    It turns values per prompt into estimates with intervals. Prompts of one cluster are
+    resampled together, because they are not independent.
 
     Parameters
     ----------
@@ -132,6 +139,12 @@ class ClusterBootstrap:
     ----------
     codes : Series of int
         Number of each cluster, by its id.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "a", "b", "c"])
+    >>> clusters.share(["a", "a", "b", "c"], [True, True, False, False])
+    Estimate(0.500 [0.000, 1.000])
     """
 
     def __init__(
@@ -141,55 +154,52 @@ class ClusterBootstrap:
         seed: int = SEED,
         multiplicity: Numbers | None = None,
     ) -> None:
-        self.codes = pd.Series(
-            {name: i for i, name in enumerate(sorted(set(cluster_ids)))}
-        )
-        self.multiplicity = (
-            np.ones(len(self.codes))
-            if multiplicity is None
-            else np.asarray(multiplicity, float)
-        )
-        self.drawn_with = (resamples, seed)
+        names = sorted(set(cluster_ids))
+        if multiplicity is None:
+            multiplicity = np.ones(len(names))
+        self.codes = pd.Series({name: code for code, name in enumerate(names)})
+        self.multiplicity = np.asarray(multiplicity, float)
+        self.resamples = resamples
+        self.seed = seed
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How often each cluster is drawn in each resample, shape (resamples,
-        n_clusters).
-        """
-        return _draw_counts(*self.drawn_with, tuple(self.multiplicity.tolist()))
+        """How often each cluster is drawn in each resample: (resamples, n_clusters)."""
+        n = self.multiplicity.sum()
+        rng = np.random.default_rng(self.seed)
+        shares = self.multiplicity / n
+        return rng.multinomial(int(n), shares, size=self.resamples).astype(float)
 
     def merge_equal(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Merge clusters with equal rows of `columns`, (n_clusters, width), above
-        `MAX_SEPARATE_CLUSTERS`.
+        """Merge clusters with equal rows of `columns`, if there are very many.
 
-        Returns the clusters, whose resamples are not paired with these once merged, and
-        their rows.
+        `columns` has shape (n_clusters, width). Up to `MAX_SEPARATE_CLUSTERS` clusters
+        this returns them and `columns` as they are. Above, it returns the merged
+        clusters, whose resamples are not paired with these, and their rows.
         """
         if len(self.codes) <= MAX_SEPARATE_CLUSTERS:
             return self, columns
-        frame = pd.DataFrame(columns)
-        found = (
-            pd.Series(self.multiplicity)
-            .groupby([frame[name].to_numpy() for name in frame], dropna=False)
-            .sum()
+        by_content = pd.Series(self.multiplicity).groupby(list(columns.T), dropna=False)
+        times = by_content.sum()
+        merged = type(self)(
+            range(len(times)), self.resamples, self.seed, times.to_numpy()
         )
-        merged = type(self)(range(len(found)), *self.drawn_with, found.to_numpy())
-        return merged, found.index.to_frame().to_numpy(float)
+        return merged, times.index.to_frame().to_numpy(float)
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters: shape (n_clusters,)."""
-        return self._totals(cluster_ids, values)[0]
+        return self._sum_columns(cluster_ids, [values])[0]
 
-    def _totals(self, cluster_ids: Strings, *columns: Numbers) -> list[np.ndarray]:
-        """Sum each column within clusters.
-
-        Looking clusters up takes longer than summing.
-        """
-        codes, n = self.codes.index.get_indexer(cluster_ids), len(self.codes)
-        return [
-            np.bincount(codes, weights=np.asarray(column, float), minlength=n)
-            for column in columns
-        ]
+    def _sum_columns(
+        self, cluster_ids: Strings, columns: Sequence[Numbers]
+    ) -> list[np.ndarray]:
+        """Sum each column within clusters; looking clusters up takes longest."""
+        codes = self.codes.index.get_indexer(cluster_ids)
+        sums = []
+        for column in columns:
+            weights = np.asarray(column, float)
+            sums.append(np.bincount(codes, weights, minlength=len(self.codes)))
+        return sums
 
     def estimate(
         self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray
@@ -209,81 +219,92 @@ class ClusterBootstrap:
             With a percentile interval; without one if fewer than two clusters have
             values, because resampling one cluster shows no spread.
         """
-        own, columns = self.merge_equal(np.column_stack([n, *sums]))
-        sums = (n, *sums) if own is self else tuple(columns.T)
+        clusters, merged = self.merge_equal(np.column_stack([n, *sums]))
+        columns = [n, *sums] if clusters is self else list(merged.T)
+        totals = [
+            np.array([(clusters.multiplicity * column).sum()]) for column in columns
+        ]
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(
-                statistic(
-                    *(np.array([(own.multiplicity * column).sum()]) for column in sums)
-                )[0]
-            )
-            draws = statistic(*(own.counts @ column for column in sums))
+            value = float(statistic(*totals)[0])
+            draws = statistic(*[clusters.counts @ column for column in columns])
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
 
+    def estimate_from_counts(
+        self, statistic: Callable[[np.ndarray], np.ndarray], parts: int = 1
+    ) -> Estimate:
+        """Apply a statistic of how often each cluster counts, for what is no total.
+
+        `statistic` takes counts of shape (draws, n_clusters) and returns shape
+        (draws,). It is computed in so many `parts`, to save memory.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = float(statistic(np.ones((1, len(self.codes))))[0])
+            draws = [statistic(part) for part in np.array_split(self.counts, parts)]
+        return Estimate.percentile(value, np.concatenate(draws))
+
     def undefined(self) -> Estimate:
         """Return the estimate of a measure that has no data: NaN throughout."""
-        return Estimate(np.nan, np.nan, np.nan, np.full(self.drawn_with[0], np.nan))
+        return Estimate(np.nan, np.nan, np.nan, np.full(self.resamples, np.nan))
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the mean of per-prompt values; NaN without values."""
-        columns = self._totals(cluster_ids, np.ones(len(values)), values)
-        return self.estimate(lambda n, total: total / n, *columns)
+        n, total = self._sum_columns(cluster_ids, [np.ones(len(values)), values])
+        return self.estimate(_mean, n, total)
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of values that hit, by resampling clusters.
 
-        Exact (binomial) for 0 of n and n of n.
+        For 0 of n and n of n the interval is exact (binomial) on the clusters.
         """
         hits = np.asarray(hits, bool)
-        found = self.mean(cluster_ids, hits)
+        share = self.mean(cluster_ids, hits)
         if not len(hits) or hits.any() != hits.all():
-            return found
+            return share
         n = len(set(cluster_ids))
-        return Estimate(
-            found.value, *binomial_interval(n if hits.all() else 0, n), found.draws
-        )
+        low, high = binomial_interval(n if hits.all() else 0, n)
+        return Estimate(share.value, low, high, share.draws)
 
     def share_of_clusters(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Estimate the share of clusters that hit (one value each), with Wilson's
-        interval; NaN without clusters.
+        """Estimate the share of clusters that hit, one value each.
+
+        It has Wilson's interval; NaN without clusters.
         """
         hits = np.asarray(hits, bool)
         if not len(hits):
             return self.undefined()
-        found = self.mean(cluster_ids, hits)
-        return Estimate(
-            found.value,
-            *binomial_interval(int(hits.sum()), len(hits), "wilson"),
-            found.draws,
-        )
+        share = self.mean(cluster_ids, hits)
+        low, high = binomial_interval(int(hits.sum()), len(hits), "wilson")
+        return Estimate(share.value, low, high, share.draws)
 
     def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the standard deviation (n - 1) of per-prompt values.
 
-        NaN below two values.
+        NaN if there are fewer than two values.
         """
         values = np.asarray(values, float)
         if len(values) < 2:
             return self.undefined()
         centred = values - values.mean()  # moments of centred values lose no digits
-        return self.estimate(
-            _deviation,
-            *self._totals(cluster_ids, np.ones(len(values)), centred, centred**2),
+        n, total, squares = self._sum_columns(
+            cluster_ids, [np.ones(len(values)), centred, centred**2]
         )
+        return self.estimate(_deviation, n, total, squares)
 
     def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
         """Estimate Pearson's r of two per-prompt values.
 
-        NaN below three values or without spread.
+        NaN if there are fewer than three, or no spread.
         """
-        x, y = np.asarray(x, float), np.asarray(y, float)
+        x = np.asarray(x, float)
+        y = np.asarray(y, float)
         if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
             return self.undefined()
-        a, b = (x - x.mean()) / x.std(), (y - y.mean()) / y.std()
-        columns = (np.ones(len(x)), a, b, a * a, b * b, a * b)
-        return self.estimate(_correlation, *self._totals(cluster_ids, *columns))
+        a = (x - x.mean()) / x.std()
+        b = (y - y.mean()) / y.std()
+        columns = [np.ones(len(x)), a, b, a * a, b * b, a * b]
+        return self.estimate(_correlation, *self._sum_columns(cluster_ids, columns))
 
     def kappa(self, cluster_ids: Strings, first: Strings, second: Strings) -> Estimate:
         """Estimate Cohen's kappa of two labellings by any sortable labels, in [-1, 1].
@@ -291,204 +312,16 @@ class ClusterBootstrap:
         It is NaN without labels and, in a resample too, if both use one and the same
         label only.
         """
-        first, second = np.asarray(first), np.asarray(second)
-        uses = [
-            side == label
-            for label in np.union1d(first, second)
-            for side in (first, second)
-        ]
-        cells = (np.ones(len(first)), first == second, *uses)
-        return self.estimate(_kappa, *self._totals(cluster_ids, *cells))
+        first = np.asarray(first)
+        second = np.asarray(second)
+        columns = [np.ones(len(first)), first == second]
+        for label in np.union1d(first, second):
+            columns += [first == label, second == label]
+        return self.estimate(_kappa, *self._sum_columns(cluster_ids, columns))
 
 
-Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Totals, shape (draws, width), to a value, shape (draws,), and its derivatives by the
-totals.
-"""
-
-
-class Studentized(NamedTuple):
-    """A statistic of totals over clusters and its studentized resamples, which its
-    bootstrap-t interval is read from.
-
-    Attributes
-    ----------
-    value, error : float
-        The statistic, and its standard error from the influence of each cluster
-        (linear, no cluster left out).
-    draws : numpy.ndarray, shape (resamples,)
-        The statistic in the resamples.
-    centred : numpy.ndarray, shape (resamples,)
-        Distances of the draws from the value, in their own standard errors; NaN if
-        undefined or infinite.
-    """
-
-    value: float
-    error: float
-    draws: np.ndarray
-    centred: np.ndarray
-
-    def ends(self) -> tuple[float, float]:
-        """Return the interval on the scale of the value.
-
-        NaN if resampling shows no spread.
-        """
-        known = self.centred[~np.isnan(self.centred) & ~np.isposinf(self.centred)]
-        if len(known) < 2 or not self.error:
-            return np.nan, np.nan
-        with np.errstate(invalid="ignore"):
-            low, high = self.value - self.error * np.percentile(known, [97.5, 2.5])
-        return float(low), float(high)
-
-
-def studentize(
-    clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic
-) -> Studentized:
-    """Resample a smooth statistic of totals over clusters, and give each resample its
-    own standard error.
-
-    Percentile intervals of ratios are too narrow where few prompts count and lie in few
-    clusters; these are not (Efron and Tibshirani, An Introduction to the Bootstrap,
-    1993, section 12.5). `columns`, shape (n_clusters, width), holds what the totals are
-    summed from.
-    """
-    clusters, columns = clusters.merge_equal(columns)
-    own, counts = clusters.multiplicity, clusters.counts
-
-    def with_error(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        totals = weights @ columns
-        value, slopes = statistic(totals)
-        spread = ((slopes @ columns.T) ** 2 * weights).sum(axis=1)
-        spread -= (slopes * totals).sum(axis=1) ** 2 / own.sum()
-        return value, np.sqrt(np.maximum(spread, 0.0))
-
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        value, error = (float(found[0]) for found in with_error(own[None]))
-        parts = [
-            with_error(counts[i : i + _RESAMPLES_AT_ONCE])
-            for i in range(0, len(counts), _RESAMPLES_AT_ONCE)
-        ]
-        draws, errors = (np.concatenate(one) for one in zip(*parts, strict=True))
-        centred = (draws - value) / errors
-    return Studentized(
-        value, error, draws, np.where(np.isfinite(centred), centred, np.nan)
-    )
-
-
-def ratio_of_totals(
-    clusters: ClusterBootstrap, *sides: tuple[np.ndarray, np.ndarray]
-) -> Estimate:
-    """Estimate a ratio of totals over clusters that differ in size, or the difference
-    of two, by bootstrap-t.
-
-    Parameters
-    ----------
-    *sides : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
-        How much counts in each cluster, and how much of it hits. Two sides give the
-        first ratio minus the second.
-
-    Returns
-    -------
-    Estimate
-        NaN if nothing counts; a single ratio of 0 or 1 has the exact interval on the
-        clusters that have a value. A reliable interval needs about 30 prompts, and 10
-        clusters that are decided both ways.
-    """
-    if not all(n.sum() for n, _ in sides):
-        return clusters.undefined()
-    signs = (1, -1)[: len(sides)]
-
-    def statistic(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, hits = sums[:, ::2], sums[:, 1::2]
-        slopes = np.stack([-hits / n**2, 1 / n], axis=-1) * np.array(signs)[:, None]
-        return (hits / n) @ signs, slopes.reshape(len(sums), -1)
-
-    found = studentize(
-        clusters,
-        np.column_stack([column for side in sides for column in side]),
-        statistic,
-    )
-    (low, high), bounds = found.ends(), (-1.0 if len(sides) > 1 else 0.0, 1.0)
-    if len(sides) == 1 and min(found.value, 1 - found.value) < _MIN_VARIANCE:
-        there = int(np.count_nonzero(sides[0][0]))
-        low, high = binomial_interval(there * round(found.value), there)
-    return Estimate(
-        found.value,
-        float(np.clip(low, *bounds)),
-        float(np.clip(high, *bounds)),
-        found.draws,
-    )
-
-
-def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
-    """Return `name`, `name`_low and _high, the share of n independent trials
-    (Clopper-Pearson, 95 %); NaN if n is 0.
-    """
-    return to_columns(
-        {
-            name: (
-                (hits / n, *binomial_interval(hits, n))
-                if n
-                else (np.nan, np.nan, np.nan)
-            )
-        }
-    )
-
-
-_DRAWN: WeakValueDictionary[tuple[Any, ...], np.ndarray] = WeakValueDictionary()
-
-
-def _draw_counts(
-    resamples: int, seed: int, multiplicity: tuple[float, ...]
-) -> np.ndarray:
-    """Draw resamples, or return those of other clusters that are the same, while these
-    are in use.
-    """
-    key = (resamples, seed, multiplicity)
-    drawn = _DRAWN.get(key)
-    if drawn is None:
-        weights = np.array(multiplicity)
-        total = weights.sum()
-        drawn = (
-            np.random.default_rng(seed)
-            .multinomial(int(total), weights / total, size=resamples)
-            .astype(float)
-        )
-        drawn.flags.writeable = False
-        _DRAWN[key] = drawn
-    return drawn
-
-
-# Scipy takes half a millisecond, and the same few are asked for again and again
-@lru_cache
-def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:
-    """Return the 95 % interval of a share of independent trials, exact
-    (Clopper-Pearson) or by Wilson; n > 0.
-    """
-    from scipy.stats import binomtest  # a second to import
-
-    low, high = binomtest(hits, n).proportion_ci(method=method)
-    return float(low), float(high)
-
-
-def adjust_holm(p: pd.Series) -> np.ndarray:
-    """Adjust p-values by Holm; NaN stays NaN and counts as no test.
-
-    Examples
-    --------
-    >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
-    array([0.03,  nan, 0.06, 0.06])
-    """
-    adjusted, order = (
-        np.full(len(p), np.nan),
-        np.argsort(p.to_numpy(float))[: p.notna().sum()],
-    )  # NaN sorts last
-    # Not statsmodels', which collects all garbage of the process in each of hundreds of
-    # calls.
-    adjusted[order] = np.maximum.accumulate(
-        p.to_numpy(float)[order] * np.arange(len(order), 0, -1)
-    ).clip(max=1.0)
-    return adjusted
+def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return total / n
 
 
 def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -508,30 +341,224 @@ def _correlation(
 
     NaN if a resample leaves no spread but rounding.
     """
-    spreads = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
-    known = (spreads[0] > _MIN_VARIANCE) & (spreads[1] > _MIN_VARIANCE)
-    return np.where(
-        known, (xy / n - x * y / n**2) / np.sqrt(spreads[0] * spreads[1]), np.nan
-    )
+    variance_x = xx / n - (x / n) ** 2
+    variance_y = yy / n - (y / n) ** 2
+    known = (variance_x > _MIN_VARIANCE) & (variance_y > _MIN_VARIANCE)
+    r = (xy / n - x * y / n**2) / np.sqrt(variance_x * variance_y)
+    return np.where(known, r, np.nan)
 
 
 def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
-    """Return Cohen's kappa from how often the first and the second labelling use each
-    label, label after label.
+    """Return Cohen's kappa from how often two labellings use each label.
+
+    `uses` has the first and the second labelling's, label after label.
     """
-    chance = (
-        sum(first * second for first, second in zip(uses[::2], uses[1::2], strict=True))
-        / n**2
-    )
+    both = np.zeros_like(n)
+    for first, second in zip(uses[::2], uses[1::2], strict=True):
+        both = both + first * second
+    chance = both / n**2
     return (equal / n - chance) / (1 - chance)
 
 
-def to_columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
-    """Turn estimates, name to (value, low, high), into columns `name`, `name_low`,
-    `name_high`.
+Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From totals, shape (draws, width), to a value, shape (draws,), and its derivatives by
+the totals, shape (draws, width).
+"""
+
+
+class Studentized(NamedTuple):
+    """A statistic of totals over clusters, and its studentized resamples.
+
+    Attributes
+    ----------
+    value, error : float
+        The statistic, and its standard error from the influence of each cluster
+        (linear, no cluster left out).
+    draws : numpy.ndarray, shape (resamples,)
+        The statistic in the resamples.
+    centred : numpy.ndarray, shape (resamples,)
+        Distances of the draws from the value, in their own standard errors; NaN if
+        undefined or infinite.
     """
-    return {
-        f"{name}{end}": value
-        for name, triple in estimates.items()
-        for end, value in zip(("", "_low", "_high"), triple, strict=True)
-    }
+
+    value: float
+    error: float
+    draws: np.ndarray
+    centred: np.ndarray
+
+    def ends(self) -> tuple[float, float]:
+        """Return the ends of the bootstrap-t interval, on the scale of the value.
+
+        NaN if resampling shows no spread.
+        """
+        known = self.centred[~np.isnan(self.centred) & ~np.isposinf(self.centred)]
+        if len(known) < 2 or not self.error:
+            return np.nan, np.nan
+        with np.errstate(invalid="ignore"):
+            low, high = self.value - self.error * np.percentile(known, [97.5, 2.5])
+        return float(low), float(high)
+
+
+def studentize(
+    clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic
+) -> Studentized:
+    """Resample a smooth statistic of totals, each resample with its own standard error.
+
+    Percentile intervals of ratios are too narrow if few prompts count and are in few
+    clusters; these are not (Efron and Tibshirani, An Introduction to the Bootstrap,
+    1993, section 12.5).
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    columns : numpy.ndarray, shape (n_clusters, width)
+        What the totals are summed from.
+    statistic : callable
+        Returns the value of totals and its derivatives (`Statistic`).
+    """
+    clusters, columns = clusters.merge_equal(columns)
+    once = clusters.multiplicity
+    n_clusters = once.sum()
+
+    def evaluate(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the statistic and its standard error, for each row of counts."""
+        totals = counts @ columns
+        value, slopes = statistic(totals)
+        influence = slopes @ columns.T  # of each cluster on the value
+        squares = (influence**2 * counts).sum(axis=1)
+        total_influence = (slopes * totals).sum(axis=1)
+        variance = squares - total_influence**2 / n_clusters
+        return value, np.sqrt(np.maximum(variance, 0.0))
+
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        values, errors = evaluate(once[None])
+        value = float(values[0])
+        error = float(errors[0])
+        draws = np.empty(clusters.resamples)
+        draw_errors = np.empty(clusters.resamples)
+        for start in range(0, clusters.resamples, _RESAMPLES_AT_ONCE):
+            part = slice(start, start + _RESAMPLES_AT_ONCE)
+            draws[part], draw_errors[part] = evaluate(clusters.counts[part])
+        centred = (draws - value) / draw_errors
+    centred[~np.isfinite(centred)] = np.nan
+    return Studentized(value, error, draws, centred)
+
+
+RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
+
+
+def ratio_of_totals(
+    clusters: ClusterBootstrap, sums: RatioSums, minus: RatioSums | None = None
+) -> Estimate:
+    """Estimate a ratio of totals over clusters that differ in size, by bootstrap-t.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
+        How much counts in each cluster, and how much of it hits.
+    minus : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
+        If given, the estimate is the first ratio minus this one.
+
+    Returns
+    -------
+    Estimate
+        NaN if nothing counts; a single ratio of 0 or 1 has the exact interval on the
+        clusters that have a value. A reliable interval needs about 30 prompts, and 10
+        clusters that are decided both ways.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
+    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
+    >>> ratio_of_totals(clusters, (n, hits)).value
+    0.4
+    """
+    sides = [sums] if minus is None else [sums, minus]
+    if any(n.sum() == 0 for n, _ in sides):
+        return clusters.undefined()
+    signs = np.array([1, -1])[: len(sides)]
+
+    def statistic(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        n = totals[:, ::2]
+        hits = totals[:, 1::2]
+        slopes = np.stack([-hits / n**2, 1 / n], axis=-1) * signs[:, None]
+        return (hits / n) @ signs, slopes.reshape(len(totals), -1)
+
+    columns = np.column_stack([column for side in sides for column in side])
+    resampled = studentize(clusters, columns, statistic)
+    value = resampled.value
+    low, high = resampled.ends()
+    if minus is not None:
+        low, high = np.clip([low, high], -1.0, 1.0)
+        return Estimate(value, low, high, resampled.draws)
+    if min(value, 1 - value) < _MIN_VARIANCE:
+        n_clusters = int(np.count_nonzero(sums[0]))
+        low, high = binomial_interval(n_clusters * round(value), n_clusters)
+    low, high = np.clip([low, high], 0.0, 1.0)
+    return Estimate(value, low, high, resampled.draws)
+
+
+# Scipy takes half a millisecond, and the same few are asked for again and again
+@lru_cache
+def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:
+    """Return the 95 % interval of a share of n > 0 independent trials.
+
+    `method` is exact (Clopper-Pearson) or wilson.
+    """
+    from scipy.stats import binomtest  # a second to import
+
+    low, high = binomtest(hits, n).proportion_ci(method=method)
+    return float(low), float(high)
+
+
+def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
+    """Return `name`, `name`_low and _high, the share of n independent trials.
+
+    The interval is Clopper-Pearson's; NaN if n is 0.
+    """
+    share = (np.nan, np.nan, np.nan)
+    if n:
+        low, high = binomial_interval(hits, n)
+        share = (hits / n, low, high)
+    return to_columns({name: share})
+
+
+def adjust_holm(p: pd.Series) -> np.ndarray:
+    """Adjust p-values for the number of tests, by Holm's step-down procedure.
+
+    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none
+    may become smaller than the one before it, or larger than 1. NaN stays NaN and
+    counts as no test.
+
+    Examples
+    --------
+    >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
+    array([0.03,  nan, 0.06, 0.06])
+    """
+    values = p.to_numpy(float)
+    n_tests = int(p.notna().sum())
+    ascending = np.argsort(values)[:n_tests]  # NaN sorts last
+    adjusted = np.full(len(values), np.nan)
+    largest = 0.0
+    for rank, row in enumerate(ascending):
+        largest = max(largest, values[row] * (n_tests - rank))
+        adjusted[row] = min(largest, 1.0)
+    return adjusted
+
+
+def to_columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:
+    """Turn estimates into columns `name`, `name_low` and `name_high`.
+
+    Examples
+    --------
+    >>> to_columns({"frr": (0.2, 0.1, 0.3)})
+    {'frr': 0.2, 'frr_low': 0.1, 'frr_high': 0.3}
+    """
+    columns = {}
+    for name, (value, low, high) in estimates.items():
+        columns[name] = value
+        columns[f"{name}_low"] = low
+        columns[f"{name}_high"] = high
+    return columns

@@ -1,18 +1,25 @@
-"""The measures of a system: how each is headed, and what it needs (`docs/method.md`,
-Metrics).
+"""The measures of a system: how each is headed, and what it needs.
+
+`docs/method.md`, Metrics, defines them.
 """
 
 from typing import NamedTuple
 
 
 class Measure(NamedTuple):
-    """A measure, which is a column with its interval (`x`, `x_low`, `x_high`) in tables
-    of the study and of audits.
+    """A measure: a column with its interval (`x`, `x_low`, `x_high`) in tables.
 
-    `heading` is for the study's tables, `plain` for an audit, whose readers know no
-    such names ("" where it has none). A measure that `needs_refusals` says nothing of a
-    system that refuses fewer than `estimates.MIN_REFUSALS` prompts; every two systems
-    are compared by one that is a `headline`.
+    Attributes
+    ----------
+    heading : str
+        Its name in the tables of the study.
+    plain : str
+        Its name in an audit, whose readers know no such names; "" if it has none.
+    needs_refusals : bool
+        Whether it says nothing about a system that refuses fewer than
+        `estimates.MIN_REFUSALS` prompts.
+    headline : bool
+        Whether every two systems are compared by it.
     """
 
     heading: str
@@ -57,3 +64,8 @@ MEASURES = {
     "dr_read": Measure("DR, corrected", "DR, as readings correct it"),
 }
 """Every measure by the name of its column, in the order of an audit's table."""
+
+HEADLINE_MEASURES = tuple(
+    name for name, measure in MEASURES.items() if measure.headline
+)
+"""The measures by which every two systems are compared."""

@@ -1,5 +1,7 @@
-"""Does asking again in other words help? Rephrasing odds and rates by meaning (ours;
-`docs/method.md`).
+"""Does asking again in other words help? Rephrasing odds and refused requests (ours).
+
+A person whose request is refused tries other phrasings of it (`docs/method.md`,
+Rephrasing).
 """
 
 import numpy as np
@@ -7,7 +9,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import comb
 
-from paraguard_utils.core import estimates
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -15,6 +16,7 @@ from paraguard_utils.core.estimates import (
     N_RESAMPLES,
     ClusterBootstrap,
     Estimate,
+    ratio_of_totals,
 )
 
 MAX_TRIES = 3  # a person tries at most this many other phrasings
@@ -28,8 +30,7 @@ def rephrasing_odds(
     n_resamples: int = N_RESAMPLES,
     random_state: int = 0,
 ) -> Estimate:
-    """Estimate the share of refused requests that are answered when they are asked
-    again in other words.
+    """Estimate the share of refused requests that get an answer in other words.
 
     The other phrasings of a request are tried in random order; the expectation over all
     orders has a closed form.
@@ -52,8 +53,8 @@ def rephrasing_odds(
 
     See Also
     --------
-    isolation : The share of each refusal's paraphrases that are answered: the odds of
-    one try.
+    paraguard_utils.core.disagreement.isolation : The share of each refusal's
+        paraphrases that are answered: the odds of one try.
 
     Examples
     --------
@@ -62,16 +63,13 @@ def rephrasing_odds(
     """
     decided = count_decisions(refused, cluster)
     clusters = ClusterBootstrap(decided["cluster_id"], n_resamples, random_state)
-    return estimates.ratio_of_totals(
-        clusters, count_rephrased(clusters, decided, tries)
-    )
+    return ratio_of_totals(clusters, count_rephrased(clusters, decided, tries))
 
 
 def answer_probability(
     others: ArrayLike, answered: ArrayLike, tries: int
 ) -> np.ndarray:
-    """Return the probability that a refused request is answered within some tries of
-    its other phrasings.
+    """Return the probability that a refused request is answered within some tries.
 
     Parameters
     ----------
@@ -87,56 +85,58 @@ def answer_probability(
 
     Examples
     --------
-    >>> answer_probability([5, 5, 2], [1, 5, 0], 3)  # one of five is among the first three in 3 of 5 orders
+    One of five is among the first three in 3 of 5 orders.
+
+    >>> answer_probability([5, 5, 2], [1, 5, 0], 3)
     array([0.6, 1. , 0. ])
     """
-    m, a = np.asarray(others, float), np.asarray(answered, float)
-    tried = np.minimum(tries, m)
+    others = np.asarray(others, float)
+    refused = others - np.asarray(answered, float)
+    tried = np.minimum(tries, others)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(m > 0, 1 - comb(m - a, tried) / comb(m, tried), np.nan)
+        all_refused = comb(refused, tried) / comb(others, tried)
+    return np.where(others > 0, 1 - all_refused, np.nan)
 
 
 def count_rephrased(
     clusters: ClusterBootstrap, decided: pd.DataFrame, tries: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count, by cluster, the refused requests and those that are expected to be
-    answered within some tries.
+    """Count refused requests, and those expected to be answered within some tries.
 
-    `decided` comes from `count_decisions`; both arrays have shape (n_clusters,) and
-    suit `ratio_of_totals`.
+    `decided` is from `count_decisions`; both arrays have shape (n_clusters,) and suit
+    `estimates.ratio_of_totals`.
     """
-    n, r = decided["n"].to_numpy(), decided["rejected"].to_numpy()
-    answered = np.where(r > 0, r * answer_probability(n - 1, n - r, tries), 0.0)
-    return clusters.sums(decided["cluster_id"], r), clusters.sums(
-        decided["cluster_id"], answered
-    )
+    n = decided["n"].to_numpy()
+    rejected = decided["rejected"].to_numpy()
+    probability = answer_probability(n - 1, n - rejected, tries)
+    expected = np.where(rejected > 0, rejected * probability, 0.0)
+    ids = decided["cluster_id"]
+    return clusters.sums(ids, rejected), clusters.sums(ids, expected)
 
 
 def estimate_refused_requests(
     clusters: ClusterBootstrap, decided: pd.DataFrame
 ) -> dict[str, Estimate]:
-    """Estimate the shares of meanings, in [0, 1], that are refused in at least one
-    phrasing, in all, or only in some.
+    """Estimate the shares of requests that are refused in some or all phrasings.
 
-    `decided` comes from `count_decisions`; the keys are refused_once, refused_always
-    and refused_once_minus_always.
+    `decided` is from `count_decisions`. The keys are refused_once (in at least one
+    phrasing), refused_always (in all) and refused_once_minus_always; all in [0, 1].
     """
-    once, always = decided["rejected"] > 0, decided["rejected"] == decided["n"]
-    shares = {
-        "refused_once": once,
-        "refused_always": always,
-        "refused_once_minus_always": once & ~always,
-    }
+    ids = decided["cluster_id"]
+    once = decided["rejected"] > 0
+    always = decided["rejected"] == decided["n"]
     return {
-        name: clusters.share_of_clusters(decided["cluster_id"], hits)
-        for name, hits in shares.items()
+        "refused_once": clusters.share_of_clusters(ids, once),
+        "refused_always": clusters.share_of_clusters(ids, always),
+        "refused_once_minus_always": clusters.share_of_clusters(ids, once & ~always),
     }
 
 
 def too_few_for_odds(decided: pd.DataFrame) -> bool:
-    """Return whether refusals (30 needed) or clusters decided both ways (10) are too
-    few for an interval of odds.
+    """Return whether there are too few decisions for an interval of odds.
+
+    30 refusals and 10 clusters decided both ways are needed.
     """
-    return bool(
-        decided["rejected"].sum() < MIN_REFUSALS or is_mixed(decided).sum() < MIN_MIXED
-    )
+    n_refusals = decided["rejected"].sum()
+    n_mixed = is_mixed(decided).sum()
+    return bool(n_refusals < MIN_REFUSALS or n_mixed < MIN_MIXED)

@@ -25,10 +25,16 @@ PPL_INTERPRETATIONS = {"relative": "ppl_relative", "clipped": "ppl_clipped"}
 
 @dataclass(frozen=True)
 class ScoreWeights:
-    """Weights of the score, which are >= 0 and sum to 1, so that a score lies in [0,
-    1]; the defaults are the paper's.
+    """Weights of the score; the defaults are the paper's.
 
-    Other weights are a `SettingsError`.
+    They are >= 0 and sum to 1, so that a score is in [0, 1]. Other weights are a
+    `SettingsError`.
+
+    Examples
+    --------
+    >>> drift, prob_shift, ppl = np.array([0.5]), np.array([1.0]), np.array([0.2])
+    >>> PAPER_WEIGHTS(drift, prob_shift, ppl)
+    array([0.4])
     """
 
     drift: float = 0.4
@@ -89,29 +95,47 @@ def perplexity(losses: Sequence[ArrayLike]) -> np.ndarray:
     >>> perplexity([[0.0, np.log(4)]])
     array([2.])
     """
-    return np.exp(np.array([np.mean(np.asarray(own, np.float64)) for own in losses]))
+    means = [np.mean(np.asarray(of_prompt, np.float64)) for of_prompt in losses]
+    return np.exp(np.array(means))
 
 
 def ppl_relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the interpretation `relative`: 1 - min/max of the two
-    perplexities, in [0, 1).
+    """Compute the PPL contrast in the interpretation `relative`, in [0, 1).
+
+    It is 1 - min/max of the two perplexities.
+
+    Examples
+    --------
+    >>> ppl_relative(np.array([10.0]), np.array([40.0]))
+    array([0.75])
     """
     return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
 def ppl_clipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the PPL contrast in the interpretation `clipped`: min(1, |difference of the two
-    perplexities|), in [0, 1].
+    """Compute the PPL contrast in the interpretation `clipped`, in [0, 1].
+
+    It is min(1, |difference of the two perplexities|).
+
+    Examples
+    --------
+    >>> ppl_clipped(np.array([10.0, 10.0]), np.array([10.25, 40.0]))
+    array([0.25, 1.  ])
     """
     return np.minimum(1.0, np.abs(np.asarray(a) - np.asarray(b)))
 
 
 def drift(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute the embedding distance between aligned tokens, whose vectors a (n, d) and
-    b (m, d) have unit length.
+    """Compute the embedding distance between aligned tokens of two prompts.
 
-    It is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2, clipped to
-    [0, 1].
+    Each token is aligned with the most similar one of the other prompt, and the
+    distance is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2,
+    clipped to [0, 1].
+
+    Parameters
+    ----------
+    a, b : numpy.ndarray, shapes (n, d) and (m, d)
+        Token vectors of unit length.
 
     Examples
     --------
@@ -119,13 +143,8 @@ def drift(a: np.ndarray, b: np.ndarray) -> float:
     0.25
     """
     cosines = a @ b.T
-    return float(
-        np.clip(
-            1.0 - (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2,
-            0.0,
-            1.0,
-        )
-    )
+    similarity = (cosines.max(axis=1).mean() + cosines.max(axis=0).mean()) / 2
+    return float(np.clip(1.0 - similarity, 0.0, 1.0))
 
 
 def prob_shifts(
@@ -135,12 +154,11 @@ def prob_shifts(
     a: np.ndarray,
     b: np.ndarray,
 ) -> np.ndarray:
-    """Compute the total variation between next-token distributions, given by their top
-    tokens and the mass of the rest.
+    """Compute the total variation between next-token distributions of pairs of prompts.
 
-    A token outside one side's top counts as 0 there, and the tails are compared as one
-    further token. The true value differs from the result by at most the larger of the
-    two tails.
+    A distribution is given by its top tokens and the mass of the rest. A token outside
+    one side's top counts as 0 there, and the tails are compared as one further token.
+    The true value differs from the result by at most the larger of the two tails.
 
     Parameters
     ----------
@@ -154,16 +172,32 @@ def prob_shifts(
     Returns
     -------
     numpy.ndarray, shape (m,), in [0, 1]
+
+    Examples
+    --------
+    >>> ids = [np.array([1, 2]), np.array([1, 3])]
+    >>> logprobs = np.log([[0.5, 0.25], [0.25, 0.5]])
+    >>> tails = np.array([0.25, 0.25])
+    >>> prob_shifts(ids, logprobs, tails, np.array([0]), np.array([1]))
+    array([0.5])
     """
-    joined = np.concatenate([np.empty(0, int), *ids], dtype=int)
-    ends = np.cumsum([0, *map(len, ids)])
+    distributions = _sparse_rows(ids, logprobs)
+    differences = []
+    for block in iterate_blocks(len(a)):
+        difference = abs(distributions[a[block]] - distributions[b[block]])
+        differences.append(difference.sum(axis=1))
+    total = np.concatenate(differences) + np.abs(tails[a] - tails[b])
+    return np.clip(total / 2, 0.0, 1.0)
+
+
+def _sparse_rows(
+    ids: Sequence[np.ndarray], logprobs: Sequence[np.ndarray]
+) -> sparse.csr_array:
+    """Return the probabilities of the top tokens: a row per prompt, a column per id."""
+    columns = np.concatenate([np.empty(0, int), *ids], dtype=int)
     values = np.exp(np.concatenate([np.empty(0, float), *logprobs], dtype=float))
-    probs = sparse.csr_array(
-        (values, joined, ends), (len(ends) - 1, joined.max(initial=0) + 1)
-    )
-    probs.sort_indices()  # once, or scipy sorts in every batch
-    shared = [
-        abs(probs[a[part]] - probs[b[part]]).sum(axis=1)
-        for part in iterate_blocks(len(a))
-    ]
-    return np.clip((np.concatenate(shared) + np.abs(tails[a] - tails[b])) / 2, 0.0, 1.0)
+    row_ends = np.cumsum([0, *map(len, ids)])
+    shape = (len(row_ends) - 1, columns.max(initial=0) + 1)
+    rows = sparse.csr_array((values, columns, row_ends), shape)
+    rows.sort_indices()  # once, or scipy sorts in every batch
+    return rows

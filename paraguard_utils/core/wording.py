@@ -1,5 +1,7 @@
-"""Do shared words decide, rather than meaning? DR of chosen pairs of phrasings (ours;
-`docs/method.md`).
+"""Do shared words decide, rather than meaning? DR of chosen pairs of phrasings (ours).
+
+The pairs are within clusters; what they are compared with is matched by style
+(`docs/method.md`, Disagreement).
 """
 
 import itertools
@@ -12,17 +14,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.words import jaccard, split_words
 
-PairRows: TypeAlias = tuple[
-    np.ndarray, np.ndarray
-]  # first and second rows of pairs, each of shape (pairs,)
+PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""First and second rows of pairs, each of shape (pairs,)."""
 
-LOW_OVERLAP, HIGH_OVERLAP = 0.4, 0.6
-"""Pairs that share few words have an overlap below the first; those that share most
-reach the second.
-"""
+LOW_OVERLAP = 0.4  # pairs that share few words have a smaller overlap
+HIGH_OVERLAP = 0.6  # pairs that share most words have at least this overlap
 
 
 class Phrasings(NamedTuple):
@@ -54,17 +53,28 @@ def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     ([0, 0, 2], [2, 3, 3])
     """
     cluster = np.asarray(cluster)
-    rows = pd.Series(range(len(cluster))).groupby(cluster).indices.values()
-    made = [pair for own in rows for pair in itertools.combinations(own, 2)]
-    first, second = np.array(made, int).reshape(-1, 2).T
+    rows_by_cluster = pd.Series(range(len(cluster))).groupby(cluster).indices
+    pairs: list[tuple[int, int]] = []
+    for rows in rows_by_cluster.values():
+        pairs.extend(itertools.combinations(rows, 2))
+    first, second = np.array(pairs, int).reshape(-1, 2).T
     return first, second
 
 
 def word_overlap(
     texts: Sequence[str], first: np.ndarray, second: np.ndarray
 ) -> np.ndarray:
-    """Compute the Jaccard overlap of the words of pairs of texts, in [0, 1], shape
-    (pairs,).
+    """Compute the Jaccard overlap of the words of pairs of texts.
+
+    Parameters
+    ----------
+    texts : sequence of str
+    first, second : numpy.ndarray of int, shape (pairs,)
+        Positions in `texts`.
+
+    Returns
+    -------
+    numpy.ndarray, shape (pairs,), in [0, 1]
 
     Examples
     --------
@@ -73,122 +83,172 @@ def word_overlap(
     """
 
     @lru_cache(4096)  # the pairs of one cluster follow each other
-    def own(row: int) -> frozenset[str]:
+    def words_of(row: int) -> frozenset[str]:
         return frozenset(split_words(texts[row]))
 
-    return np.array(
-        [
-            jaccard(own(i), own(j))
-            for i, j in zip(first.tolist(), second.tolist(), strict=True)
-        ]
-    )
+    overlaps = []
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        overlaps.append(jaccard(words_of(one), words_of(other)))
+    return np.array(overlaps, float)
 
 
-def _totals(
-    clusters: ClusterBootstrap,
-    phrasings: Phrasings,
-    first: np.ndarray,
-    second: np.ndarray,
-) -> tuple[np.ndarray, Statistic]:
-    """Return the sums by cluster that a DR of pairs is made of, and how its logarithm
-    follows from their totals.
+class _MatchedRatio:
+    """DR of some pairs, with what is expected of unrelated prompts matched by style.
+
+    A *combination* is two styles that occur together in a pair. The ratio follows from
+    totals over clusters, in these columns of `sums`:
+
+    - the pairs that are decided differently (1 column);
+    - by style, the decided prompts, and those refused (m columns each);
+    - by combination, the pairs (k columns);
+    - by combination, the ordered pairs of prompts inside a cluster that are decided
+      differently, and all such pairs, which are not unrelated (k columns each).
     """
-    scored, rejected = ~np.isnan(phrasings.refused), phrasings.refused == 1
-    names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
-    cluster = clusters.codes.loc[phrasings.cluster].to_numpy()
-    known = scored[first] & scored[second]
-    first, second = first[known], second[known]
-    ends = np.sort(np.column_stack([style[first], style[second]]), axis=1)
-    combinations, which = np.unique(ends, axis=0, return_inverse=True)
-    size, k, m = len(clusters.codes), len(combinations), len(names)
 
-    def table(
-        rows: np.ndarray, column: np.ndarray, weights: np.ndarray, width: int
-    ) -> np.ndarray:
-        """Sum weights by cluster and column."""
-        flat = np.bincount(
-            rows * width + column, weights=weights.astype(float), minlength=size * width
+    def __init__(
+        self, clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows
+    ) -> None:
+        first, second = pairs
+        scored = ~np.isnan(phrasings.refused)
+        rejected = phrasings.refused == 1
+        both_scored = scored[first] & scored[second]
+        first = first[both_scored]
+        second = second[both_scored]
+
+        names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
+        styles_of_pair = np.sort(np.column_stack([style[first], style[second]]), axis=1)
+        combinations, combination = np.unique(
+            styles_of_pair, axis=0, return_inverse=True
         )
-        return flat.reshape(size, width)
+        self.n_styles = len(names)
+        self.n_combinations = len(combinations)
+        self.s, self.t = combinations.reshape(-1, 2).T  # styles of each combination
 
-    n = table(cluster, style, scored, m)
-    r = table(cluster, style, scored & rejected, m)
-    differ = table(
-        cluster[first],
-        np.zeros(len(first), int),
-        rejected[first] != rejected[second],
-        1,
-    )
-    counted = table(cluster[first], which.reshape(-1), np.ones(len(first)), k)
-    s, t = combinations.reshape(-1, 2).T
-    own = r[:, s] * (n - r)[:, t] + r[:, t] * (n - r)[:, s]
-    sums = np.hstack([differ, n, r, counted, own, n[:, s] * n[:, t]])
+        code = clusters.codes.loc[phrasings.cluster].to_numpy()
+        code_of_pair = code[first]
+        size = len(clusters.codes)
+        by_style = (size, self.n_styles)
+        by_combination = (size, self.n_combinations)
+        combination = combination.reshape(-1)
+        differ = rejected[first] != rejected[second]
+        n = _sum_cells(code, style, scored, by_style)
+        r = _sum_cells(code, style, scored & rejected, by_style)
+        different = np.bincount(code_of_pair, differ, minlength=size)[:, None]
+        n_pairs = _sum_cells(
+            code_of_pair, combination, np.ones(len(first)), by_combination
+        )
+        opposite_own = self._count_opposite(n, r)
+        own_pairs = n[:, self.s] * n[:, self.t]
+        self.sums = np.hstack([different, n, r, n_pairs, opposite_own, own_pairs])
 
-    def log_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ln DR and its derivatives by the totals, shape (draws, 1 + 2 styles +
-        3 combinations).
+    def _count_opposite(self, n: np.ndarray, r: np.ndarray) -> np.ndarray:
+        """Count the ordered pairs of opposite decisions, by combination of styles."""
+        a = n - r
+        return r[:, self.s] * a[:, self.t] + r[:, self.t] * a[:, self.s]
+
+    def log_ratio(self, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ln DR of totals and its derivatives by them (`estimates.Statistic`).
+
+        ln DR is ln(pairs decided differently) - ln(how many would be if the prompts of
+        a pair were unrelated).
         """
-        different, n, r, counted, own, pairs = np.split(
-            totals, np.cumsum([1, m, m, k, k]), axis=1
+        m, k = self.n_styles, self.n_combinations
+        widths = [1, m, m, k, k]
+        different, n, r, n_pairs, opposite_own, own_pairs = np.split(
+            totals, np.cumsum(widths), axis=1
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            pairs = n[:, s] * n[:, t] - pairs
-            pairs = np.where(
-                counted > 0, pairs, np.inf
-            )  # two styles without a pair in a resample do not count
-            chance = (r[:, s] * (n - r)[:, t] + r[:, t] * (n - r)[:, s] - own) / pairs
-            expected = (counted * chance).sum(axis=1, keepdims=True)
-            by = (
-                counted / pairs / expected
-            )  # derivative of ln(expected) by the numerator of a combination's chance
-            by_n, by_r = np.zeros_like(n), np.zeros_like(r)
-            for one, other in ((s, t), (t, s)):
-                for i in range(k):
-                    by_n[:, one[i]] += by[:, i] * (
-                        r[:, other[i]] - chance[:, i] * n[:, other[i]]
-                    )
-                    by_r[:, one[i]] += by[:, i] * (n - 2 * r)[:, other[i]]
-            slopes = np.hstack(
-                [1 / different, -by_n, -by_r, -chance / expected, by, -by * chance]
-            )
-            return (np.log(different) - np.log(expected))[:, 0], slopes
+            # Pairs of two clusters: all but those inside a cluster. Two styles without
+            # a pair in a resample do not count.
+            unrelated = n[:, self.s] * n[:, self.t] - own_pairs
+            unrelated = np.where(n_pairs > 0, unrelated, np.inf)
+            chance = (self._count_opposite(n, r) - opposite_own) / unrelated
+            expected = (n_pairs * chance).sum(axis=1, keepdims=True)
+            value = (np.log(different) - np.log(expected))[:, 0]
 
-    return sums, log_ratio
+            # Of ln(expected), by the number of opposite pairs of a combination
+            by_opposite = n_pairs / unrelated / expected
+            by_n = np.zeros_like(n)
+            by_r = np.zeros_like(r)
+            for one, other in ((self.s, self.t), (self.t, self.s)):
+                slope_n = by_opposite * (r[:, other] - chance * n[:, other])
+                slope_r = by_opposite * (n[:, other] - 2 * r[:, other])
+                for i in range(k):
+                    by_n[:, one[i]] += slope_n[:, i]
+                    by_r[:, one[i]] += slope_r[:, i]
+            slopes = [
+                1 / different,
+                -by_n,
+                -by_r,
+                -chance / expected,
+                by_opposite,
+                -by_opposite * chance,
+            ]
+            return value, np.hstack(slopes)
+
+
+def _sum_cells(
+    row: np.ndarray, column: np.ndarray, weights: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """Sum weights into the cells of a table of this shape."""
+    cells = row * shape[1] + column
+    size = shape[0] * shape[1]
+    return np.bincount(cells, weights.astype(float), size).reshape(shape)
 
 
 def estimate_pair_disagreement(
-    clusters: ClusterBootstrap, phrasings: Phrasings, ends: PairRows
+    clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows
 ) -> Estimate:
-    """Estimate DR of some pairs of one cluster, with marginals matched by style.
+    """Estimate DR of some pairs of prompts of one cluster.
 
     Pairs not both scored are left out.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+        Of the phrasings.
+    phrasings : Phrasings
+    pairs : (numpy.ndarray, numpy.ndarray)
+        Rows of the phrasings (`list_cluster_pairs`, or a part of it).
 
     Returns
     -------
     Estimate
         At least 0: 0 if meaning decides, 1 if it does not. Bootstrap-t over clusters on
         the log scale. NaN without a pair, and if nothing could differ.
+
+    Examples
+    --------
+    >>> cluster = np.array(["a", "a", "b", "b", "c", "c"])
+    >>> refused = np.array([1.0, 0, 0, 0, 1, 1])
+    >>> phrasings = Phrasings(cluster, refused, np.full(6, "any"))
+    >>> clusters = ClusterBootstrap(cluster)
+    >>> pairs = list_cluster_pairs(cluster)
+    >>> round(estimate_pair_disagreement(clusters, phrasings, pairs).value, 3)
+    0.5
     """
-    return disagreement.bootstrap_log_ratio(
-        clusters, *_totals(clusters, phrasings, *ends)
-    )
+    ratio = _MatchedRatio(clusters, phrasings, pairs)
+    return disagreement.bootstrap_log_ratio(clusters, ratio.sums, ratio.log_ratio)
 
 
 def estimate_pair_difference(
-    clusters: ClusterBootstrap, phrasings: Phrasings, one: PairRows, other: PairRows
+    clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows, minus: PairRows
 ) -> Estimate:
-    """Estimate DR of some pairs minus DR of others by bootstrap-t on the same resampled
-    clusters.
-    """
-    sides = (_totals(clusters, phrasings, *ends) for ends in (one, other))
-    return disagreement.estimate_ratio_difference(clusters, *sides)
-
-
-def too_few_for_pairs(refused: np.ndarray, ends: PairRows) -> bool:
-    """Return whether fewer than `disagreement.MIN_DECISIONS_EACH` prompts in the pairs
-    are refused, or answered.
-    """
-    own = refused[np.union1d(*ends)]
-    return bool(
-        min((own == 1).sum(), (own == 0).sum()) < disagreement.MIN_DECISIONS_EACH
+    """Estimate DR of some pairs minus DR of others, on the same resampled clusters."""
+    first = _MatchedRatio(clusters, phrasings, pairs)
+    second = _MatchedRatio(clusters, phrasings, minus)
+    return disagreement.estimate_ratio_difference(
+        clusters, (first.sums, first.log_ratio), (second.sums, second.log_ratio)
     )
+
+
+def too_few_for_pairs(refused: np.ndarray, pairs: PairRows) -> bool:
+    """Return whether too few prompts in some pairs are refused, or answered.
+
+    `disagreement.MIN_DECISIONS_EACH` of both are needed.
+    """
+    first, second = pairs
+    decisions = refused[np.union1d(first, second)]
+    n_refused = (decisions == 1).sum()
+    n_answered = (decisions == 0).sum()
+    return bool(min(n_refused, n_answered) < disagreement.MIN_DECISIONS_EACH)

@@ -7,8 +7,14 @@ _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 
 def split_words(text: str) -> list[str]:
-    """Return the lower-cased word tokens of a text, in order, typographic apostrophes
-    made plain.
+    """Return the lower-cased words of a text, in order.
+
+    Typographic apostrophes become plain ones.
+
+    Examples
+    --------
+    >>> split_words("Don't kill the process!")
+    ["don't", 'kill', 'the', 'process']
     """
     return _WORD.findall(text.lower().replace("’", "'"))
 
@@ -16,7 +22,15 @@ def split_words(text: str) -> list[str]:
 def jaccard(a: Iterable[Hashable], b: Iterable[Hashable]) -> float:
     """Compute the Jaccard overlap |a & b| / |a | b| of two word collections, in [0, 1].
 
-    1 if both are empty.
+    It is 1 if both are empty.
+
+    Examples
+    --------
+    >>> jaccard(["kill", "the", "process"], ["stop", "the", "process"])
+    0.5
     """
-    a, b = frozenset(a), frozenset(b)
-    return len(a & b) / len(a | b) if a or b else 1.0
+    a = frozenset(a)
+    b = frozenset(b)
+    if not a and not b:
+        return 1.0
+    return len(a & b) / len(a | b)

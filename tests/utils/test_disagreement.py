@@ -110,11 +110,7 @@ RECORDED = stores.Store(stores.RECORDED)
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for kind in ("chat", "guard")
-        for name in recorded_systems(kind)
-    ],
+    [name for kind in ("chat", "guard") for name in recorded_systems(kind)],
 )
 def test_it_is_one_minus_the_intra_class_correlation(name):
     """Fisher's, by analysis of variance, on every recorded system; kappa and alpha are
@@ -247,7 +243,10 @@ def test_one_step_of_the_standard_error_by_jackknife():
     pull = columns @ slopes - (columns @ slopes).mean()
     error = np.sqrt((pull**2).sum() * 400 / 399)
     left_out = np.array(
-        [disagreement.log_disagreement_ratio(columns.sum(axis=0) - row)[0] for row in columns]
+        [
+            disagreement.log_disagreement_ratio(columns.sum(axis=0) - row)[0]
+            for row in columns
+        ]
     )
     jackknife = np.sqrt(399 / 400 * ((left_out - left_out.mean()) ** 2).sum())
     assert np.isfinite(value) and error == pytest.approx(jackknife, rel=0.02)

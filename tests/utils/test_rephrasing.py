@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.analysis import evaluation, rephrasing
+from paraguard_utils.analysis import rephrasing
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.rephrasing import answer_probability, too_few_for_odds
 
@@ -26,8 +27,12 @@ def frames(tail="", **clusters):
     return made[["prompt_id", "cluster_id"]], made[["prompt_id", "label"]]
 
 
+def asked(tail="", clusters=None, **words):
+    return System.of("t", *frames(tail, **words), clusters)
+
+
 def counted(tail="", **clusters):
-    return rephrasing.count_benign_decisions(*frames(tail, **clusters))
+    return rephrasing.count_benign_decisions(asked(tail, **clusters))
 
 
 def found_for(harmless, twins=None, resamples=60):
@@ -143,8 +148,7 @@ def test_odds_rise_with_the_tries_and_one_is_isolation(words, twinned):
         {name: words[name][::-1] for name in sorted(words) if name in twinned},
         20,
     )
-    corpus, labels = frames(**words)
-    isolated = evaluation.label_isolation(corpus, labels)
+    isolated = asked(**words).isolation
     isolated = isolated[np.isfinite(isolated)]
     assert found["rephrased1"][0] == pytest.approx(
         isolated.mean() if len(isolated) else np.nan, nan_ok=True
@@ -175,10 +179,8 @@ def test_few_by_hand():
 
 def test_a_row_by_hand():
     enough = {f"c{i}": "rrra" for i in range(8)} | {"c8": "rrrrra", "c9": "ra"}
-    clusters, harmless = ClusterBootstrap(sorted(enough), 20), counted(**enough)
-    row = rephrasing.rephrasing_row(
-        "t", clusters, harmless, counted("-twin", c0="rra", c1="aa")
-    )
+    system = asked(clusters=ClusterBootstrap(sorted(enough), 20), **enough)
+    row = rephrasing.rephrasing_row(system, asked("-twin", c0="rra", c1="aa"))
     assert (row["system"], row["n_reject"], row["n_reject_twins"], row["n_twins"]) == (
         "t",
         30,
@@ -190,7 +192,7 @@ def test_a_row_by_hand():
     assert (row["too_few"], row["too_few_twins"]) == (False, True)
     assert row["rephrased1"] == pytest.approx((24 / 3 + 5 / 5 + 1) / 30)
     assert row["rephrased1_low"] < row["rephrased1"] < row["rephrased1_high"]
-    row = rephrasing.rephrasing_row("t", clusters, harmless, counted("-twin", **enough))
+    row = rephrasing.rephrasing_row(system, asked("-twin", **enough))
     assert row["too_few_twins"] is False and row["rephrased1_difference"] == 0
 
 
@@ -199,9 +201,9 @@ def test_a_table_of_systems_that_were_asked_twins_and_not():
     twins, of_twins = frames("-twin", **TWINS)
     mixed = of_twins.iloc[::-1]  # labels are found by their prompts
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    table = rephrasing.rephrasing_table(
-        corpus, {"both": labels, "harmless": labels}, twins, {"both": mixed}, clusters
-    )
+    systems = [System(name, corpus, labels, clusters) for name in ("both", "harmless")]
+    on_twins = {"both": System.of("both", twins, mixed, clusters)}
+    table = rephrasing.rephrasing_table(systems, on_twins)
     rows = table.set_index("system")
     assert rows["n_twins"].to_dict() == {"both": 2, "harmless": 0}
     assert rows.loc["both", "rephrased1_twins"] == pytest.approx(1 / 5)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paraguard_utils.analysis import signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core.signals import (
     PAPER_WEIGHTS,
     ScoreWeights,
@@ -275,7 +276,7 @@ def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
     traces, tokens = asked(prompts, seed)
     a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
     with mock.patch("paraguard_utils.core.vectors.BLOCK_ROWS", batch):
-        found = signals.compute_signals(traces, tokens, a, b)
+        found = signals.compute_signals(traces, DriftCache(traces, tokens), a, b)
     np.testing.assert_allclose(
         found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
     )
@@ -286,7 +287,7 @@ def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
 def test_signals_of_one_pair_and_of_none(m):
     traces, tokens = asked([([0, 1], [1, 2]), ([1], [2, 3])], seed=1)
     a, b = np.array([1])[:m], np.array([0])[:m]
-    found = signals.compute_signals(traces, tokens, a, b)
+    found = signals.compute_signals(traces, DriftCache(traces, tokens), a, b)
     np.testing.assert_allclose(
         found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
     )
@@ -302,20 +303,18 @@ def test_signals_of_one_pair_and_of_none(m):
 def test_a_word_without_a_vector_is_an_error():
     traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
     with pytest.raises(KeyError):
-        signals.compute_signals(
-            traces, tokens[tokens["token_id"] != 1], np.array([0]), np.array([1])
-        )
+        DriftCache(traces, tokens[tokens["token_id"] != 1])
 
 
 def test_drift_is_computed_once_a_pair(monkeypatch):
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    computed, plain = [], signals.DriftCache._computed
+    computed, plain = [], DriftCache._compute
     monkeypatch.setattr(
-        signals.DriftCache,
-        "_computed",
+        DriftCache,
+        "_compute",
         lambda own, a, b: computed.extend(a) or plain(own, a, b),
     )
-    drifts = signals.DriftCache(traces, tokens)
+    drifts = DriftCache(traces, tokens)
     first = drifts(np.array([0, 1, 2]), np.array([2, 3, 0]))
     again = drifts(np.array([1, 4, 0]), np.array([3, 5, 2]))
     assert (
@@ -323,49 +322,5 @@ def test_drift_is_computed_once_a_pair(monkeypatch):
         and (first[[1, 0]] == again[[0, 2]]).all()
         and first[0] == first[2]
     )
-    fresh = signals.compute_signals(traces, tokens, np.array([5, 2]), np.array([4, 0]))[
-        "drift"
-    ]
+    fresh = DriftCache(traces, tokens)(np.array([5, 2]), np.array([4, 0]))
     np.testing.assert_allclose(fresh, again[1:], rtol=0, atol=1e-12)
-
-
-def test_drifts_serve_all_system_prompts_of_a_model_and_no_other_words():
-    _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    drifts = signals.DriftCache(traces, tokens)
-    shifted = traces.assign(
-        token_ids=[
-            np.concatenate([[39, 38], ids]).astype(np.int32)
-            for ids in traces["token_ids"]
-        ],
-        user_start=traces["user_start"] + 2,
-        user_end=traces["user_end"] + 2,
-    )
-    assert drifts.holds(shifted, tokens)  # another system prompt before the same words
-    assert not drifts.holds(traces.iloc[::-1], tokens) and not drifts.holds(
-        traces.head(7), tokens
-    )
-
-
-def test_traces_with_the_same_words_share_their_drift():
-    _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    again = signals.DriftCache.share(traces.copy(), tokens.copy())
-    assert signals.DriftCache.share(traces, tokens) is again
-    other = tokens.assign(
-        embedding=[
-            -1 * own if row == 3 else own for row, own in enumerate(tokens["embedding"])
-        ]
-    )
-    assert signals.DriftCache.share(traces, other) is not again
-    assert signals.DriftCache.share(traces.iloc[::-1], tokens) is not again
-    assert signals.DriftCache.share(traces, tokens) is again
-
-
-def test_centred_drift_is_that_of_embeddings_less_their_mean():
-    _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    table = np.stack(tokens["embedding"].to_numpy()).astype(float)
-    moved = tokens.assign(embedding=list(table - table.mean(axis=0)))
-    a, b = np.array([0, 3, 5]), np.array([1, 7, 6])
-    found = signals.DriftCache(traces, tokens).centred(a, b)
-    np.testing.assert_allclose(
-        found, signals.compute_signals(traces, moved, a, b)["drift"], rtol=0, atol=1e-12
-    )

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from paraguard_utils.core import disagreement
+from paraguard_utils.core import disagreement, until_sure
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.labels import systems
 from paraguard_utils.settings import QuerySettings, check_settings
-from paraguard_utils.stores import Store
+from paraguard_utils.stores import CorpusFiles, Store
 
 
 def drawn(rng, clusters, rate, correlation):
@@ -27,7 +27,7 @@ def drawn(rng, clusters, rate, correlation):
 def test_bounds_by_difference_quotients():
     decided = drawn(np.random.default_rng(3), 60, 0.5, 0.4)
     n, r = decided["n"].to_numpy(float), decided["rejected"].to_numpy(float)
-    value, low, high = disagreement.disagreement_so_far(decided, 200, alpha=0.1)
+    value, low, high = until_sure.disagreement_so_far(decided, 200, alpha=0.1)
     whole = disagreement.disagreement_parts(n, r)[2]
     # The influence of a cluster is the slope of ln DR as it counts a little more.
     step = 1e-6 * np.eye(60)
@@ -48,7 +48,7 @@ def test_bounds_by_difference_quotients():
 
 def test_too_few_refusals_have_no_bounds():
     too_few = pd.DataFrame({"n": [6] * 30, "rejected": [3] * 30})  # 90 refusals
-    value, low, high = disagreement.disagreement_so_far(too_few, 200)
+    value, low, high = until_sure.disagreement_so_far(too_few, 200)
     assert value == pytest.approx(
         disagreement.disagreement_parts(too_few["n"], too_few["rejected"])[2]
     )
@@ -65,7 +65,7 @@ def test_looking_again_and_again_errs_seldom_and_saves_half():
         for _ in range(200):
             decided = drawn(rng, 200, 0.5, np.sin(np.pi / 2 * (1 - ratio)))
             for asked in range(10, 201, 10):
-                _, low, high = disagreement.disagreement_so_far(
+                _, low, high = until_sure.disagreement_so_far(
                     decided.head(asked), 200
                 )
                 if low > 0.8 or high <= 0.8:
@@ -93,23 +93,21 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
     }
     # answers are dealt by the words of a request: meaning decides nothing, and DR is
     # about 1
-    with pytest.raises(SystemExit) as ended:
-        systems.ask_systems(
-            Store("test"),
-            "mini",
-            recorded_corpus,
-            check_settings(given | {"stop": 0.5}, QuerySettings),
-        )
+    files = CorpusFiles(Store("test"), "mini")
+    stopping = check_settings(given | {"stop": 0.5}, QuerySettings)
+    ended = systems.ask_systems(files, recorded_corpus, stopping)
     asked, printed = len(answers), capsys.readouterr().out
-    assert ended.value.code == 0 and 300 <= asked < 1200
+    assert not ended.complete and 300 <= asked < 1200
     assert (
         f"--safety: worse after {asked // 6} of 200 clusters, {asked} prompts: DR "
         in printed
     )
     found = systems.ask_systems(
-        Store("test"), "mini", recorded_corpus, check_settings(given, QuerySettings)
+        files, recorded_corpus, check_settings(given, QuerySettings)
     )
-    assert len(answers) == 1200 and [len(traces) for traces in found.values()] == [1200]
+    assert len(answers) == 1200 and [
+        len(traces) for traces in found.traces.values()
+    ] == [1200]
 
 
 @pytest.mark.parametrize(

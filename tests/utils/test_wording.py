@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.analysis import evaluation, wording
+from paraguard_utils.analysis import wording
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -37,6 +38,14 @@ def frames(*clusters):
     return made[["cluster_id", "strategy"]], made[["label"]]
 
 
+def made(frames, resamples=20):
+    """A system of corpus and labels."""
+    corpus, labels = frames
+    return System(
+        "t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples)
+    )
+
+
 def ends(corpus, mask=None):
     own = wording.find_cluster_pairs(corpus)
     chosen = np.ones(len(own.first), bool) if mask is None else getattr(own, mask)
@@ -44,11 +53,9 @@ def ends(corpus, mask=None):
 
 
 def estimated(*clusters, mask=None, resamples=20):
-    corpus, labels = frames(*clusters)
+    system = made(frames(*clusters), resamples)
     return core_wording.estimate_pair_disagreement(
-        ClusterBootstrap(corpus["cluster_id"], resamples),
-        wording.make_phrasings(corpus, labels),
-        ends(corpus, mask),
+        system.clusters, wording.make_phrasings(system), ends(system.prompts, mask)
     )
 
 
@@ -139,15 +146,8 @@ def test_marginals_are_matched():
     assert estimated("sahr", "sahr", "sahr")[0] == 1
     # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters
     # 12 differ
-    corpus, labels = frames("sahr", "sahr", "sahr")
-    assert (
-        disagreement.disagreement_parts(
-            *evaluation.count_label_decisions(corpus, labels)[["n", "rejected"]]
-            .to_numpy()
-            .T
-        )[2]
-        == 2
-    )
+    decided = made(frames("sahr", "sahr", "sahr")).decided
+    assert disagreement.disagreement_parts(decided["n"], decided["rejected"])[2] == 2
 
 
 def test_two_kinds_of_pairs_by_hand():
@@ -181,9 +181,10 @@ words = st.lists(
 @given(words, st.sampled_from([None, "near", "free"]))
 def test_dr_and_every_resample_by_loops(clusters, mask):
     corpus, labels = frames(*clusters)
-    own, chosen = ClusterBootstrap(corpus["cluster_id"], 6), ends(corpus, mask)
+    system, chosen = made((corpus, labels), 6), ends(corpus, mask)
+    own = system.clusters
     found = core_wording.estimate_pair_disagreement(
-        own, wording.make_phrasings(corpus, labels), chosen
+        own, wording.make_phrasings(system), chosen
     )
     assert found[0] == pytest.approx(by_loops(corpus, labels, chosen), nan_ok=True)
     if np.isnan(found[0]):
@@ -218,10 +219,7 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
     )
     found, of_names, of_sense = (
         wording.estimate_wording(
-            ClusterBootstrap(one["cluster_id"], 40),
-            one,
-            decided,
-            wording.find_cluster_pairs(one),
+            made((one, decided), 40), wording.find_cluster_pairs(one)
         )
         for one, decided in ((corpus, labels), (renamed, labels), (corpus, swapped))
     )
@@ -234,9 +232,10 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
 
 def test_what_is_not_scored_is_not_there():
     corpus, labels = frames("srlawb", "srlrob", "salagb", "lbsa", "obwb")
-    own = ClusterBootstrap(corpus["cluster_id"], 20)
+    system = made((corpus, labels))
+    own = system.clusters
     found = core_wording.estimate_pair_disagreement(
-        own, wording.make_phrasings(corpus, labels), ends(corpus)
+        own, wording.make_phrasings(system), ends(corpus)
     )
     kept = (labels["label"] != "blocked").to_numpy()
     less, of_less = (
@@ -246,7 +245,7 @@ def test_what_is_not_scored_is_not_there():
     assert found == pytest.approx(
         tuple(
             core_wording.estimate_pair_disagreement(
-                own, wording.make_phrasings(less, of_less), ends(less)
+                own, wording.make_phrasings(made((less, of_less))), ends(less)
             )
         ),
         nan_ok=True,
@@ -274,10 +273,7 @@ def test_where_nothing_can_differ_there_is_no_dr():
     )
     corpus, labels = frames(*["saoahalagawa"] * 4)
     found = wording.estimate_wording(
-        ClusterBootstrap(corpus["cluster_id"], 20),
-        corpus,
-        labels,
-        wording.find_cluster_pairs(corpus),
+        made((corpus, labels)), wording.find_cluster_pairs(corpus)
     )
     assert all(np.isnan(one).all() for one in found.values()), (
         "a system that accepts all"
@@ -287,12 +283,12 @@ def test_where_nothing_can_differ_there_is_no_dr():
 @pytest.mark.parametrize("seed", range(3))
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
-    sums, log_ratio = core_wording._totals(
-        ClusterBootstrap(corpus["cluster_id"], 2),
-        wording.make_phrasings(corpus, labels),
-        *ends(corpus),
+    system = made((corpus, labels), 2)
+    ratio = core_wording._MatchedRatio(
+        system.clusters, wording.make_phrasings(system), ends(corpus)
     )
-    totals, step = sums.sum(axis=0), 1e-4
+    log_ratio = ratio.log_ratio
+    totals, step = ratio.sums.sum(axis=0), 1e-4
     value, slopes = log_ratio(totals[None])
     shifts = np.eye(len(totals)) * step
     numeric = (log_ratio(totals + shifts)[0] - log_ratio(totals - shifts)[0]) / step / 2
@@ -324,11 +320,8 @@ def studentized(statistic, counts):
 @pytest.mark.slow
 def test_intervals_by_difference_quotients():
     corpus, labels = random_frames(5, 10)
-    own, near, free = (
-        ClusterBootstrap(corpus["cluster_id"], 12),
-        ends(corpus, "near"),
-        ends(corpus, "free"),
-    )
+    system = made((corpus, labels), 12)
+    own, near, free = system.clusters, ends(corpus, "near"), ends(corpus, "free")
     expected = np.exp(
         studentized(
             lambda times: np.log(by_loops(corpus, labels, ends(corpus), times)),
@@ -336,7 +329,7 @@ def test_intervals_by_difference_quotients():
         )
     )
     assert core_wording.estimate_pair_disagreement(
-        own, wording.make_phrasings(corpus, labels), ends(corpus)
+        own, wording.make_phrasings(system), ends(corpus)
     ) == pytest.approx(tuple(expected), rel=1e-4)
 
     def minus(times):
@@ -345,7 +338,7 @@ def test_intervals_by_difference_quotients():
         )
 
     found = core_wording.estimate_pair_difference(
-        own, wording.make_phrasings(corpus, labels), free, near
+        own, wording.make_phrasings(system), free, near
     )
     assert found == pytest.approx(studentized(minus, own.counts), rel=1e-4)
     assert found.draws[0] == pytest.approx(minus(own.counts[0])), (
@@ -359,11 +352,8 @@ def test_differences_by_hand():
     corpus, labels = frames("srorlrga", "srorlrgr", "saoalaga")
     texts = ["a b c d e", "a b c x y", "a b c d z", "p q r s t"] * 3
     corpus = corpus.assign(text=texts)
-    own, groups = (
-        wording.find_cluster_pairs(corpus),
-        ClusterBootstrap(corpus["cluster_id"], 20),
-    )
-    found = wording.estimate_wording(groups, corpus, labels, own)
+    own, system = wording.find_cluster_pairs(corpus), made((corpus, labels))
+    found = wording.estimate_wording(system, own)
     assert (
         found["dr_near"][0],
         found["dr_free"][0],
@@ -377,8 +367,8 @@ def test_differences_by_hand():
     )
     assert found["low_minus_high"][0] == pytest.approx(1 / 2)
     turned = core_wording.estimate_pair_difference(
-        groups,
-        wording.make_phrasings(corpus, labels),
+        system.clusters,
+        wording.make_phrasings(system),
         ends(corpus, "near"),
         ends(corpus, "free"),
     )
@@ -388,11 +378,8 @@ def test_differences_by_hand():
 def test_few_prompts_bound_no_difference(monkeypatch):
     corpus, labels = random_frames(5, 10)
     corpus = corpus.assign(text=[f"{i % 3} {i % 4}" for i in range(len(corpus))])
-    own, groups = (
-        wording.find_cluster_pairs(corpus),
-        ClusterBootstrap(corpus["cluster_id"], 20),
-    )
-    found = wording.estimate_wording(groups, corpus, labels, own)
+    own, system = wording.find_cluster_pairs(corpus), made((corpus, labels))
+    found = wording.estimate_wording(system, own)
     assert np.isfinite([found[name] for name in wording.DR_DIFFERENCES]).all()
     rarest = []
     for mask in (own.near, own.free):
@@ -402,7 +389,7 @@ def test_few_prompts_bound_no_difference(monkeypatch):
     # a prompt counts once, in however many pairs, and as the second of one too
     for limit, expected in ((min(rarest), False), (min(rarest) + 1, True)):
         monkeypatch.setattr(disagreement, "MIN_DECISIONS_EACH", limit)
-        row = wording.wording_row("t", labels, own, found)
+        row = wording.wording_row(system, own, found)
         assert row["too_few"] is expected
         assert (row["n_near"], row["n_free"]) == (own.near.sum(), own.free.sum())
         for name in wording.DR_DIFFERENCES:
@@ -428,11 +415,8 @@ def test_the_curve_by_hand(monkeypatch):
         "1 2 3 4 5 6": "1 2 3 4 5 7",  # 5/7
     }
     corpus = corpus.assign(text=[text for pair in texts.items() for text in pair])
-    own, groups = (
-        wording.find_cluster_pairs(corpus),
-        ClusterBootstrap(corpus["cluster_id"], 20),
-    )
-    curve = wording.overlap_curve("t", groups, corpus, labels, own)
+    own, system = wording.find_cluster_pairs(corpus), made((corpus, labels))
+    curve = wording.overlap_curve(system, own)
     assert curve["overlap"].tolist() == [0, 0.2, 0.6, 0.8] and curve["n"].tolist() == [
         1,
         1,
@@ -444,7 +428,7 @@ def test_the_curve_by_hand(monkeypatch):
         by_loops(corpus, labels, (own.first[[2, 4]], own.second[[2, 4]]))
     )
     assert curve["too_few"].all() and set(curve["system"]) == {"t"}
-    found = wording.estimate_wording(groups, corpus, labels, own)
+    found = wording.estimate_wording(system, own)
     # 3/5 is high already; that pair, 5/7 and 1 are
     assert found["dr_high"][0] == by_loops(
         corpus, labels, [side[[0, 2, 4]] for side in own[:2]]
@@ -456,13 +440,10 @@ def test_an_overlap_of_two_fifths_is_neither_low_nor_high():
     both = corpus.assign(text=["1 2 3", "2 3 4 5"] * 3)  # 2/5
     own = wording.find_cluster_pairs(both)
     assert own.overlap.tolist() == [0.4] * 3
-    found = wording.estimate_wording(
-        ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own
-    )
+    system = made((both, labels), 9)
+    found = wording.estimate_wording(system, own)
     assert np.isnan([found["dr_low"][0], found["dr_high"][0]]).all()
-    assert wording.overlap_curve(
-        "t", ClusterBootstrap(corpus["cluster_id"], 9), both, labels, own
-    )["overlap"].tolist() == [0.4]
+    assert wording.overlap_curve(system, own)["overlap"].tolist() == [0.4]
 
 
 def test_tables_have_a_row_a_system():
@@ -472,9 +453,11 @@ def test_tables_have_a_row_a_system():
         label=labels["label"].map({"accept": "reject", "reject": "accept"})
     )
     groups = ClusterBootstrap(corpus["cluster_id"], 9)
-    table, curves = wording.wording_tables(
-        corpus, {"one": labels, "two": swapped}, groups
-    )
+    systems = [
+        System("one", corpus, labels, groups),
+        System("two", corpus, swapped, groups),
+    ]
+    table, curves = wording.wording_tables(systems)
     assert table["system"].tolist() == ["one", "two"]
     one, two = (
         own.drop(columns="system").reset_index(drop=True)
