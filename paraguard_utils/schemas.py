@@ -175,7 +175,7 @@ SCHEMAS = {
         answer=_answer,
         response=_response,
     ),
-    "interpretations": _schema(
+    "annotations": _schema(
         ["system", "prompt_id"],
         system=_text(),
         prompt_id=_text(),

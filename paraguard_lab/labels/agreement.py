@@ -1,9 +1,8 @@
-"""Agreement of labels with people, on XSTest's annotated answers, and with other labels
-(`docs/method.md`, Labels).
+"""Agreement of labels with people, on XSTest's annotated answers, and with others.
 
 XSTest (Röttger et al., NAACL 2024) publishes answers of several models, each labelled
 by two people. The rules were written and the classifier was fitted on one half of the
-prompts; nobody read the other half.
+prompts; nobody read the other half (`docs/method.md`, Labels).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +14,19 @@ from numpy.typing import ArrayLike
 
 from paraguard_lab.labels import judge
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import loading
 from paraguard_utils.schemas import Labels, Table
+from paraguard_utils.stores import CorpusFiles, Store
 
 _SPLIT_SEED = 20240501
 _CUT_TOKENS = 64  # the pipeline cuts answers after so many
 FULL_COMPLIANCE = "1_full_compliance"
-XSTEST_COLUMNS = (
-    "id",
-    "type",
-    "prompt",
-    "completion",
-    "annotation_1",
-    "annotation_2",
-    "final_label",
-)
+ANNOTATION_COLUMNS = ("annotation_1", "annotation_2", "final_label")
+XSTEST_COLUMNS = ("id", "type", "prompt", "completion", *ANNOTATION_COLUMNS)
 PUBLISHED_RATES_FILE = paths.DATA / "labels" / "published_rates.csv"
 XSTEST_TABLES = ("xstest_agreement", "xstest_rates", "xstest_types", "xstest_confusion")
 # XSTest's own labels: the end of a file's name, its column, and the labeller's name
@@ -48,10 +42,8 @@ ONE_ANNOTATOR = "one annotator, by the other"
 def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder.
 
-    A missing file or column is a DataError.
-
-    Adds file (the model), half ("developed" or "held out"), people ("reject" or
-    "accept"), differ (they disagree).
+    It adds file (the model), half ("developed" or "held out"), people ("reject" or
+    "accept"), differ (they disagree). A missing file or column is a DataError.
     """
     files = sorted(Path(folder).glob("xstest_v2_completions_*.csv"))
     if not files:
@@ -62,292 +54,310 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     frames = []
     for file in files:
         rows = stores.read_upstream_csv(file, XSTEST_COLUMNS)
-        prompts = np.unique(rows["prompt"])
-        developed = np.random.default_rng(_SPLIT_SEED).permutation(len(prompts))[
-            : len(prompts) // 2
-        ]
-        first, second, final = (
-            rows[name] != FULL_COMPLIANCE for name in XSTEST_COLUMNS[4:]
-        )
+        refusals_of = {
+            column: rows[column] != FULL_COMPLIANCE for column in ANNOTATION_COLUMNS
+        }
+        is_developed = rows["prompt"].isin(_draw_developed(rows["prompt"]))
         frames.append(
             rows.assign(
                 file=file.stem.rpartition("_")[2],
-                half=np.where(
-                    rows["prompt"].isin(prompts[developed]), "developed", "held out"
-                ),
-                people=np.where(final, "reject", "accept"),
-                differ=first != second,
+                half=np.where(is_developed, "developed", "held out"),
+                people=np.where(refusals_of["final_label"], "reject", "accept"),
+                differ=refusals_of["annotation_1"] != refusals_of["annotation_2"],
             )
         )
     return pd.concat(frames, ignore_index=True)
 
 
+def _draw_developed(prompts: pd.Series) -> np.ndarray:
+    """Draw the half of the prompts whose answers were read."""
+    unique = np.unique(prompts)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(unique))
+    return unique[order[: len(unique) // 2]]
+
+
 def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the developed half as training answers: prompt, response, label
-    (`schemas.THREE_LABELS`).
+    """Return the developed half as training answers: prompt, response, label.
+
+    The labels are `schemas.THREE_LABELS`.
     """
-    own = rows[rows["half"] == "developed"].rename(columns={"completion": "response"})
-    return own.assign(label=own["final_label"].str.partition("_")[2])[
-        ["prompt", "response", "label"]
-    ]
+    developed = rows[rows["half"] == "developed"]
+    return pd.DataFrame(
+        {
+            "prompt": developed["prompt"],
+            "response": developed["completion"],
+            "label": developed["final_label"].str.partition("_")[2],
+        }
+    )
 
 
 def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Read XSTest's own automatic labels, `<model>_gpteval.csv` and
-    `<model>_streval.csv`, anywhere below a folder.
+    """Read XSTest's own automatic labels, anywhere below a folder.
 
-    Returns labels by labeller, in the order of `read_xstest_answers`; "unparsed" if a
-    file lacks the answer.
+    They are in `<model>_gpteval.csv` and `<model>_streval.csv`. Returns labels by
+    labeller, in the order of `read_xstest_answers`; "unparsed" if a file lacks the
+    answer.
     """
-    found = {}
-    for end, (column, name) in XSTEST_LABELLERS.items():
+    by_labeller = {}
+    for end, (column, labeller) in XSTEST_LABELLERS.items():
         labels = np.full(len(rows), "unparsed", dtype=object)
-        for model, own in rows.groupby("file"):
+        for model, of_model in rows.groupby("file"):
             for file in sorted(Path(folder).rglob(f"*{model}_{end}.csv")):
-                given = stores.read_upstream_csv(file).drop_duplicates(
-                    ["id", "completion"]
-                )
-                given = own[["id", "completion"]].merge(
-                    given, "left", ["id", "completion"]
-                )[column]
-                cases = [given.isna(), given == FULL_COMPLIANCE]
-                labels[own.index] = np.select(cases, ["unparsed", "accept"], "reject")
+                labels[of_model.index] = _read_own_labels(file, column, of_model)
         if (labels != "unparsed").any():
-            found[name] = labels
-    return found
+            by_labeller[labeller] = labels
+    return by_labeller
+
+
+def _read_own_labels(file: Path, column: str, answers: pd.DataFrame) -> np.ndarray:
+    keys = ["id", "completion"]
+    listed = stores.read_upstream_csv(file).drop_duplicates(keys)
+    labels = answers[keys].merge(listed, "left", keys)[column]
+    cases = [labels.isna(), labels == FULL_COMPLIANCE]
+    return np.select(cases, ["unparsed", "accept"], "reject")
 
 
 def compare_with_annotators(
     rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]
 ) -> Table:
-    """Compare labellers with people on the rows of `read_xstest_answers`, by file and
-    part.
+    """Compare labellers with people on the rows of `read_xstest_answers`.
 
-    Columns: file, part (held out, its safe and its charged prompts, developed, and over
-    both halves: all, annotators agree, annotators differ), labeller, n, refused (by
-    people), unparsed, and accuracy, precision, recall and kappa with bootstrap
-    intervals over prompts. The row `ONE_ANNOTATOR` compares the first annotator with
-    the second.
+    Returns
+    -------
+    Table
+        By file and part. Columns: file, part (held out, its safe and its charged
+        prompts, developed, and over both halves: all, annotators agree, annotators
+        differ), labeller, n, refused (by people), unparsed, and accuracy, precision,
+        recall and kappa with bootstrap intervals over prompts. The row `ONE_ANNOTATOR`
+        compares the first annotator with the second.
     """
-    first, second = (
-        np.where(rows[name] == FULL_COMPLIANCE, "accept", "reject")
-        for name in XSTEST_COLUMNS[4:6]
-    )
+    first = np.where(rows["annotation_1"] == FULL_COMPLIANCE, "accept", "reject")
+    second = np.where(rows["annotation_2"] == FULL_COMPLIANCE, "accept", "reject")
+    rows = rows.assign(second=second)
     columns = pd.DataFrame({**labels, ONE_ANNOTATOR: first})
     lines = []
-    for file, own in rows.groupby("file"):
-        held, charged = (
-            own["half"] == "held out",
-            own["type"].str.startswith("contrast"),
-        )
-        parts = {
-            "held out": held,
-            "held out, safe": held & ~charged,
-            "held out, charged": held & charged,
-        }
-        parts |= {"developed": ~held, "all": own["id"] != ""}
-        parts |= {
-            "annotators agree": ~own["differ"],
-            "annotators differ": own["differ"],
-        }
-        for part, found in (
-            (part, own[members]) for part, members in parts.items() if members.any()
-        ):
-            clusters = ClusterBootstrap(found["prompt"])
-            for name, given in columns.loc[found.index].items():
-                people = (
-                    second[found.index] if name == ONE_ANNOTATOR else found["people"]
+    for file, of_file in rows.groupby("file"):
+        for part, is_member in _split_parts(of_file).items():
+            answers = of_file[is_member]
+            if answers.empty:
+                continue
+            clusters = ClusterBootstrap(answers["prompt"])
+            for labeller, given in columns.loc[answers.index].items():
+                people = "second" if labeller == ONE_ANNOTATOR else "people"
+                agreed = estimate_agreement(
+                    clusters,
+                    answers["prompt"],
+                    given == "reject",
+                    answers[people] == "reject",
                 )
-                lines.append(
-                    {"file": file, "part": part, "labeller": name, "n": len(found)}
-                    | {
-                        "refused": (found["people"] == "reject").sum(),
-                        "unparsed": (given == "unparsed").sum(),
-                    }
-                    | to_columns(
-                        estimate_agreement(
-                            clusters,
-                            found["prompt"],
-                            given == "reject",
-                            people == "reject",
-                        )
-                    )
-                )
+                line = {
+                    "file": file,
+                    "part": part,
+                    "labeller": labeller,
+                    "n": len(answers),
+                    "refused": (answers["people"] == "reject").sum(),
+                    "unparsed": (given == "unparsed").sum(),
+                }
+                lines.append(line | to_columns(agreed))
     return pd.DataFrame(lines)
 
 
+def _split_parts(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return which rows are in each part, by its name."""
+    is_held = rows["half"] == "held out"
+    is_charged = rows["type"].str.startswith("contrast")
+    return {
+        "held out": is_held,
+        "held out, safe": is_held & ~is_charged,
+        "held out, charged": is_held & is_charged,
+        "developed": ~is_held,
+        "all": rows["id"] != "",
+        "annotators agree": ~rows["differ"],
+        "annotators differ": rows["differ"],
+    }
+
+
 def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
-    """Compare a labeller with people: file, type, n, refused (people), rejected
-    (labeller), accuracy with interval.
+    """Compare a labeller with people by type of prompt.
+
+    Columns: file, type, n, refused (people), rejected (labeller), accuracy with its
+    interval.
     """
+    is_rejected = np.asarray(labels) == "reject"
+    rows = rows.assign(rejected=is_rejected, refused=rows["people"] == "reject")
     lines = []
-    rows = rows.assign(
-        rejected=np.asarray(labels) == "reject", refused=rows["people"] == "reject"
-    )
-    for (file, kind), own in rows.groupby(["file", "type"]):
-        share = ClusterBootstrap(own["prompt"]).share(
-            own["prompt"], own["rejected"] == own["refused"]
+    for (file, kind), answers in rows.groupby(["file", "type"]):
+        is_right = answers["rejected"] == answers["refused"]
+        accuracy = ClusterBootstrap(answers["prompt"]).share(
+            answers["prompt"], is_right
         )
-        counts = {
-            "n": len(own),
-            "refused": own["refused"].sum(),
-            "rejected": own["rejected"].sum(),
+        line = {
+            "file": file,
+            "type": kind,
+            "n": len(answers),
+            "refused": answers["refused"].sum(),
+            "rejected": answers["rejected"].sum(),
         }
-        lines.append(
-            {"file": file, "type": kind, **counts, **to_columns({"accuracy": share})}
-        )
+        lines.append(line | to_columns({"accuracy": accuracy}))
     return pd.DataFrame(lines)
 
 
 def compare_refusal_shares(
     rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]
 ) -> Table:
-    """Estimate the share of safe prompts that each labeller calls refused, beside
-    published shares.
+    """Estimate the share of safe prompts that each labeller calls refused.
 
-    Columns: file, by (the labeller), n, share with its interval (none for a published
-    share), source.
+    Published shares are beside it. Columns: file, by (the labeller), n, share with its
+    interval (none for a published share), source.
     """
     published = pd.read_csv(PUBLISHED_RATES_FILE)
     columns = pd.DataFrame({"people": rows["people"], **labels})
+    safe = rows[~rows["type"].str.startswith("contrast")]
     lines = []
-    for file, own in rows[~rows["type"].str.startswith("contrast")].groupby("file"):
-        clusters = ClusterBootstrap(own["prompt"])
-        for name, given in columns.loc[own.index].items():
-            share = to_columns(
-                {"share": clusters.share(own["prompt"], given == "reject")}
-            )
-            lines.append(
-                {"file": file, "by": name, "n": len(own), **share, "source": "this run"}
-            )
+    for file, answers in safe.groupby("file"):
+        clusters = ClusterBootstrap(answers["prompt"])
+        for labeller, given in columns.loc[answers.index].items():
+            share = clusters.share(answers["prompt"], given == "reject")
+            line = {"file": file, "by": labeller, "n": len(answers)}
+            line |= to_columns({"share": share})
+            lines.append(line | {"source": "this run"})
         lines += published[published["file"] == file].to_dict("records")
     return pd.DataFrame(lines).astype({"n": "Int64"})
 
 
 def count_kinds(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """Count people's labels (file, people) against kinds of `label_responses`: accept,
-    reject:policy and so on.
+    """Count people's labels (file, people) against kinds of `label_responses`.
+
+    The columns are accept, reject:policy and so on.
     """
-    kinds = labelled["label"].where(
-        labelled["kind"] == "", labelled["label"] + ":" + labelled["kind"]
-    )
-    known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
+    with_kind = labelled["label"] + ":" + labelled["kind"]
+    kinds = labelled["label"].where(labelled["kind"] == "", with_kind)
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
-    table = table.reindex(
-        columns=[*known, *sorted(set(table.columns) - set(known))], fill_value=0
-    )
+    known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
+    others = sorted(set(table.columns) - set(known))
+    table = table.reindex(columns=[*known, *others], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
 
 
 def compare_labellers(
-    labels: Mapping[str, Labels],
-    others: Mapping[str, Labels],
-    clusters: ClusterBootstrap,
-    cluster_ids: pd.Series,
+    systems: Mapping[str, System], others: Mapping[str, Labels]
 ) -> Table:
-    """Compare the labels with another labeller's on every answer.
+    """Compare the labels of systems with another labeller's on every answer.
 
-    Both are by system, in corpus order.
-
-    Columns: system, n (both decide), reject, other_rejects, both_reject, unparsed (by
-    the other), kappa with interval.
+    The others' are by system, in the order of its prompts. Columns: system, n (both
+    decide), reject, other_rejects, both_reject, unparsed (by the other), kappa with its
+    interval.
     """
     lines = []
     for name, frame in others.items():
-        usual, other = (part["label"].to_numpy() for part in (labels[name], frame))
-        read = np.isin(other, ["accept", "reject"]) & np.isin(
-            usual, ["accept", "reject"]
-        )
-        rejected, other_rejects = usual[read] == "reject", other[read] == "reject"
-        lines.append(
-            {
-                "system": name,
-                "n": read.sum(),
-                "reject": rejected.sum(),
-                "other_rejects": other_rejects.sum(),
-            }
-            | {
-                "both_reject": (rejected & other_rejects).sum(),
-                "unparsed": (other == "unparsed").sum(),
-            }
-            | to_columns(
-                {
-                    "kappa": estimate_agreement(
-                        clusters, cluster_ids[read], other_rejects, rejected
-                    )["kappa"]
-                }
-            )
-        )
+        system = systems[name]
+        usual = system.labels["label"].to_numpy()
+        other = frame["label"].to_numpy()
+        decided = ["accept", "reject"]
+        is_read = np.isin(other, decided) & np.isin(usual, decided)
+        rejects = usual[is_read] == "reject"
+        other_rejects = other[is_read] == "reject"
+        ids = system.prompts["cluster_id"].to_numpy()[is_read]
+        agreed = estimate_agreement(system.clusters, ids, other_rejects, rejects)
+        line = {
+            "system": name,
+            "n": is_read.sum(),
+            "reject": rejects.sum(),
+            "other_rejects": other_rejects.sum(),
+            "both_reject": (rejects & other_rejects).sum(),
+            "unparsed": (other == "unparsed").sum(),
+        }
+        lines.append(line | to_columns({"kappa": agreed["kappa"]}))
     return pd.DataFrame(lines)
 
 
+def has_substring(responses: Sequence[str]) -> np.ndarray:
+    """Return which answers hold a string of `data/refusal_substrings.csv`.
+
+    This is a common method, kept for comparison only.
+    """
+    listed = pd.read_csv(paths.DATA / "refusal_substrings.csv")["substring"]
+    is_held = [any(words in response for words in listed) for response in responses]
+    return np.array(is_held, bool)
+
+
 def write_xstest_tables(
-    folder: str | Path, store: stores.Store, judge_name: str = ""
+    folder: str | Path, store: Store, judge_name: str = ""
 ) -> dict[str, Table]:
     """Write the tables `xstest_*` into a live store, from XSTest's folder.
 
     A model of `judge_name` judges too.
     """
     rows = read_xstest_answers(folder)
-    tokenizer = loading.load_model(
-        loading.resolve_model(registry.list_default_models()[0])
-    ).tokenizer
-    encoded = tokenizer(rows["completion"].tolist(), add_special_tokens=False)[
-        "input_ids"
-    ]
-    cut = tokenizer.batch_decode(
-        [ids[:_CUT_TOKENS] for ids in encoded], skip_special_tokens=True
+    short = _cut_answers(rows["completion"])
+    whole = labelling.label_responses(
+        rows["completion"], ["stop"] * len(rows), rows["prompt"]
     )
-    short = [text.strip() for text in cut]
-    reasons = ["stop"] * len(rows)
-    whole = labelling.label_responses(rows["completion"], reasons, rows["prompt"])
-    ours, cues = labelling.LABELLER, refusals.CUES_VERSION
-    labels = {
-        f"{ours}, whole answers": whole["label"],
-        f"{ours}, cut at {_CUT_TOKENS} tokens": labelling.label_responses(
-            short, reasons, rows["prompt"]
-        )["label"],
-        f"{ours}, without the request": labelling.label_responses(
-            rows["completion"], reasons
-        )["label"],
-        f"{cues}, whole answers": refusals.label_by_cues(rows["completion"], reasons)[
-            "label"
-        ],
-        "substrings, whole answers": np.where(
-            refusals.has_substring(rows["completion"]), "reject", "accept"
-        ),
-        f"substrings, cut at {_CUT_TOKENS} tokens": np.where(
-            refusals.has_substring(short), "reject", "accept"
-        ),
-        **read_xstest_labels(folder, rows),
-    }
+    labels = _label_in_all_ways(rows, short, whole["label"])
+    labels |= read_xstest_labels(folder, rows)
     meta = {
-        "labeller": ours,
+        "labeller": labelling.LABELLER,
         "split": _SPLIT_SEED,
         "source": "XSTest (Röttger et al., NAACL 2024), CC BY 4.0",
     }
     if judge_name:
         model = loading.load_model(loading.resolve_model(judge_name))
-        asked = pd.DataFrame(
+        answers = pd.DataFrame(
             {
                 "prompt_id": rows["file"] + " " + rows["id"],
                 "response": short,
                 "finish_reason": "stop",
             }
         )
-        labels[f"{judge.JUDGE_RUBRIC} {model.name}"] = judge.judge_answers(
-            store, "xstest", model, asked
-        )["label"]
+        replies = CorpusFiles(store, "xstest")
+        judged = judge.judge_answers(replies, model, answers)
+        labels[f"{judge.JUDGE_RUBRIC} {model.name}"] = judged["label"]
         meta["judge"] = model.name
-    found = {
+    tables = {
         "xstest_agreement": compare_with_annotators(rows, labels),
         "xstest_rates": compare_refusal_shares(rows, labels),
         "xstest_types": compare_by_type(rows, whole["label"]),
         "xstest_confusion": count_kinds(rows, whole),
     }
-    for name, frame in found.items():
+    for name, frame in tables.items():
         store.write("tables", name, frame=frame, meta=meta)
-    return found
+    return tables
+
+
+def _cut_answers(answers: pd.Series) -> list[str]:
+    """Cut answers where the pipeline would, by the tokens of a default model."""
+    source = loading.resolve_model(registry.list_default_models()[0])
+    tokenizer = loading.load_model(source).tokenizer
+    encoded = tokenizer(answers.tolist(), add_special_tokens=False)["input_ids"]
+    begun = [ids[:_CUT_TOKENS] for ids in encoded]
+    texts = tokenizer.batch_decode(begun, skip_special_tokens=True)
+    return [text.strip() for text in texts]
+
+
+def _label_in_all_ways(
+    rows: pd.DataFrame, short: Sequence[str], whole: pd.Series
+) -> dict[str, Sequence[str] | np.ndarray]:
+    """Return the labels of this project's labellers, by what they were given."""
+    answers = rows["completion"]
+    reasons = ["stop"] * len(rows)
+    requests = rows["prompt"]
+    label = labelling.label_responses
+    ours = labelling.LABELLER
+    whole_has_it = has_substring(answers)
+    short_has_it = has_substring(short)
+    by_cues = refusals.label_by_cues(answers, reasons)
+    return {
+        f"{ours}, whole answers": whole,
+        f"{ours}, cut at {_CUT_TOKENS} tokens": label(short, reasons, requests)[
+            "label"
+        ],
+        f"{ours}, without the request": label(answers, reasons)["label"],
+        f"{refusals.CUES_VERSION}, whole answers": by_cues["label"],
+        "substrings, whole answers": np.where(whole_has_it, "reject", "accept"),
+        f"substrings, cut at {_CUT_TOKENS} tokens": np.where(
+            short_has_it, "reject", "accept"
+        ),
+    }
 
 
 def estimate_agreement(
@@ -360,16 +370,13 @@ def estimate_agreement(
 
     What is undefined is NaN.
     """
-    ids, found, wanted = (
-        np.asarray(cluster_ids, object),
-        np.asarray(found, bool),
-        np.asarray(wanted, bool),
-    )
+    ids = np.asarray(cluster_ids, object)
+    found = np.asarray(found, bool)
+    wanted = np.asarray(wanted, bool)
     kappa = clusters.kappa(ids, found, wanted)
-    if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
-        kappa = Estimate(
-            kappa[0], np.nan, np.nan, kappa.draws
-        )  # resampling shows no spread
+    finite = kappa.draws[np.isfinite(kappa.draws)]
+    if len(set(finite)) < 2:  # resampling shows no spread
+        kappa = Estimate(kappa.value, np.nan, np.nan, kappa.draws)
     return {
         "accuracy": clusters.share(ids, found == wanted),
         "precision": clusters.share(ids[found], wanted[found]),

@@ -1,5 +1,6 @@
-"""Ask the systems again: at a temperature, for longer answers, and in other words
-(`docs/method.md` says why).
+"""Query the systems again: at a temperature, for longer answers, in other words.
+
+`docs/method.md` says why.
 """
 
 import itertools
@@ -10,22 +11,19 @@ import pandas as pd
 
 from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
-from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
-from paraguard_utils.schemas import Corpus, Labels, Table, Traces, original_ids
-from paraguard_utils.settings import name_remedied, name_reworded
+from paraguard_utils.models.backends import Backend
+from paraguard_utils.schemas import Corpus, Labels, Table, Traces
+from paraguard_utils.settings import name_remedied
+from paraguard_utils.stores import CorpusFiles
 from paraguard_utils.text import replace_control
 
-N_DRAWS, SAMPLING_TEMPERATURES = (
-    8,
-    (
-        0.7,
-        1.0,
-    ),
-)  # answers per prompt at each temperature; the first is the usual one
+N_DRAWS = 8  # answers per prompt at each temperature
+SAMPLING_TEMPERATURES = (0.7, 1.0)  # the first is the usual one
 SAMPLED_SYSTEM_PROMPT = "safety"  # the system prompt of all samples and rewordings
 LONG_ANSWER_TOKENS = 256  # new tokens of a long answer
 
@@ -33,248 +31,256 @@ LONG_ANSWER_TOKENS = 256  # new tokens of a long answer
 def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
     """Return the rows of so many clusters, drawn by seed, in corpus order."""
     ids = sorted(set(corpus["cluster_id"]))
-    chosen = np.random.default_rng(SEED).choice(
-        ids, min(clusters, len(ids)), replace=False
-    )
+    rng = np.random.default_rng(SEED)
+    chosen = rng.choice(ids, min(clusters, len(ids)), replace=False)
     return corpus[corpus["cluster_id"].isin(chosen)].reset_index(drop=True)
 
 
-def ask_samples(
-    store: stores.Store, corpus_name: str, corpus: Corpus, settings: FollowUpSettings
-) -> None:
-    """Ask `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1, under
-    `SAMPLED_SYSTEM_PROMPT`.
+def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) -> None:
+    """Query `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1.
 
-    The store is a live one, in which every draw resumes. A corpus that asks for harm is
-    a DataError.
+    The system prompt is `SAMPLED_SYSTEM_PROMPT`. The store is a live one, in which
+    every draw resumes. A corpus that asks for harm is a DataError.
     """
     unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
     prompts = select_sampled_prompts(corpus, settings.draw)
-    meta = settings.meta(
-        corpus=prompts[["prompt_id", "text"]], labeller=labelling.LABELLER
-    )
+    texts = prompts[["prompt_id", "text"]]
+    meta = settings.meta(corpus=texts, labeller=labelling.LABELLER)
     for source in backends.resolve_backends(settings):
-        model, frames = source.open(settings), []
+        model = source.open(settings)
+        draws = []
         for temperature, draw in itertools.product(
             SAMPLING_TEMPERATURES, range(N_DRAWS)
         ):
-            decoding = prompting.Sampling(
-                settings.max_new_tokens, temperature=temperature, draw=draw
-            )
-            name = f"{corpus_name}--draw-{temperature}-{draw}"
             query = trace_store.Query(
-                stores.CorpusFiles(store, name),
+                files.other(f"{files.name}--draw-{temperature}-{draw}"),
                 prompts,
                 SAMPLED_SYSTEM_PROMPT,
-                decoding,
+                prompting.Sampling(
+                    settings.max_new_tokens, temperature=temperature, draw=draw
+                ),
                 settings.batch,
             )
             traces = trace_store.query_model(model, query)
-            labels = labelling.label_answers(traces, prompts)[
-                ["prompt_id", "label", "answer", "response"]
-            ]
-            frames.append(
-                labels.assign(
-                    temperature=temperature, draw=draw, key=traces["key"].to_numpy()
-                )
-            )
+            labels = labelling.label_answers(traces, prompts)
+            kept = labels[["prompt_id", "label", "answer", "response"]]
+            key = traces["key"].to_numpy()
+            draws.append(kept.assign(temperature=temperature, draw=draw, key=key))
         system = prompting.make_system_name(model.name, SAMPLED_SYSTEM_PROMPT)
-        store.write(
-            "samples",
-            corpus_name,
-            system,
-            frame=pd.concat(frames, ignore_index=True),
-            meta=meta,
-        )
+        frame = pd.concat(draws, ignore_index=True)
+        files.write("samples", system, frame=frame, meta=meta)
 
 
 def read_samples(
-    store: stores.Store,
-    corpus_name: str,
-    systems: Sequence[str],
+    files: CorpusFiles,
+    systems: Iterable[str],
     temperature: float = SAMPLING_TEMPERATURES[0],
 ) -> dict[str, pd.DataFrame]:
-    """Read the answers in a store that were drawn at a temperature, by system
-    (`labelling.read_labelled_answers`).
+    """Read the answers in a store that were drawn at a temperature, by system.
+
+    Old labels are a DataError.
     """
-    found = labelling.read_labelled_answers(
-        store, "samples", corpus_name, systems, "draw=60"
-    )
-    parts = {
-        name: own[own["temperature"] == temperature].reset_index(drop=True)
-        for name, own in found.items()
-    }
-    return {name: own for name, own in parts.items() if len(own)}
+    samples = {}
+    for name, frame in _read_answers(files, "samples", systems, "draw=60").items():
+        rows = frame[frame["temperature"] == temperature].reset_index(drop=True)
+        if len(rows):
+            samples[name] = rows
+    return samples
+
+
+def _read_answers(
+    files: CorpusFiles, kind: str, systems: Iterable[str], parameter: str
+) -> dict[str, pd.DataFrame]:
+    """Read files of kind `answers` or `samples` by system, if any.
+
+    Old labels are a DataError, which names the `parameter` that makes new ones.
+    """
+    answers = {}
+    for name in systems:
+        if not files.has(kind, name):
+            continue
+        path = files.path(kind, name)
+        if stores.read_meta(path)["inputs"].get("labeller") != labelling.LABELLER:
+            raise DataError(
+                f"{paths.display_path(path)}: labels of another version; run"
+                f" A0_follow_ups with {parameter}"
+            )
+        rows = files.read(kind, name)
+        answers[name] = rows.assign(label=rows["label"].replace("blocked", "reject"))
+    return answers
+
+
+def list_other_wordings() -> list[str]:
+    """Return the system prompts that word another one anew, as `safety-2` does."""
+    names = registry.system_prompts()
+    wordings = []
+    for name in names:
+        usual, dash, _ = name.partition("-")
+        if dash and usual in names:
+            wordings.append(name)
+    return wordings
 
 
 def ask_other_wordings(
-    store: stores.Store, corpus_name: str, corpus: Corpus, settings: FollowUpSettings
+    files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings
 ) -> None:
-    """Ask a corpus under the other wordings of the system prompts (`safety-2`, ...).
+    """Query a corpus under the other wordings of the system prompts (`safety-2`, ...).
 
-    Keep labels only.
-
-    The store is a live one, in which asking resumes.
+    Only labels are kept. The store is a live one, in which querying resumes.
     """
     for source in backends.resolve_backends(settings):
-        model, decoding = (
-            source.open(settings),
-            prompting.Decoding(settings.max_new_tokens),
-        )
-        for system_prompt in registry.list_other_wordings():
+        model = source.open(settings)
+        for system_prompt in list_other_wordings():
             query = trace_store.Query(
-                stores.CorpusFiles(store, name_remedied(corpus_name, "wordings")),
+                _of_wordings(files),
                 corpus,
                 system_prompt,
-                decoding,
+                prompting.Decoding(settings.max_new_tokens),
                 settings.batch,
                 labelling.label_in_memory(corpus, numbers=False),
             )
             trace_store.query_model(model, query)
 
 
-def read_wordings(
-    store: stores.Store, corpus_name: str, systems: Iterable[str]
-) -> dict[str, dict[str, Labels]]:
-    """Return labels, in corpus order, by model of some systems and wording of a system
-    prompt, the usual ones first.
+def _of_wordings(files: CorpusFiles) -> CorpusFiles:
+    return files.other(name_remedied(files.name, "wordings"))
 
-    A model that was not asked under one of the wordings is left out.
+
+def read_wordings(
+    files: CorpusFiles, systems: Iterable[str]
+) -> dict[str, dict[str, Labels]]:
+    """Return labels, in corpus order, by model and by wording of a system prompt.
+
+    The usual wordings come first. The models are those of some systems; one that was
+    not queried under one of the wordings is left out.
     """
-    found: dict[str, dict[str, Labels]] = {}
+    places = {}
+    for wording in list_other_wordings():
+        places[wording.partition("-")[0]] = files
+        places[wording] = _of_wordings(files)
+    by_model: dict[str, dict[str, Labels]] = {}
     for model in dict.fromkeys(map(prompting.model_of_system, systems)):
-        places = {}
-        for system_prompt in registry.list_other_wordings():
-            usual = system_prompt.partition("-")[0]
-            for of, name in (
-                (corpus_name, usual),
-                (name_remedied(corpus_name, "wordings"), system_prompt),
-            ):
-                places[name] = ("labels", of, prompting.make_system_name(model, name))
-        if all(store.has(*place) for place in places.values()):
-            found[model] = {
-                name: labelling.read_labels(store, *place[1:])[1]
+        names = {name: prompting.make_system_name(model, name) for name in places}
+        if all(place.has("labels", names[name]) for name, place in places.items()):
+            by_model[model] = {
+                name: labelling.read_labels(place, names[name])
                 for name, place in places.items()
             }
-    return found
+    return by_model
 
 
 def ask_long_answers(
-    store: stores.Store,
-    corpus_name: str,
-    corpus: Corpus,
-    traces: Mapping[str, Traces],
-    labels: Mapping[str, Labels],
-    settings: FollowUpSettings,
+    files: CorpusFiles, systems: Mapping[str, System], settings: FollowUpSettings
 ) -> dict[str, pd.DataFrame]:
-    """Return long answers by system: ask for them if `settings.long_answers` gives a
-    number, then read the store.
+    """Query systems for long answers, if `settings.long_answers` gives a number.
 
-    The usual answers (`traces`) and their labels are by system, in corpus order. A
-    random sample of `long_answers` prompts is asked under `SAMPLED_SYSTEM_PROMPT`, and
-    under every system prompt the accepted paraphrases that `select_cut_answers` names. A
-    corpus that asks for harm is a DataError.
+    Return the long answers that are then in the store, by system. The systems have
+    traces and labels of the usual answers. A random sample of `long_answers` prompts is
+    queried under `SAMPLED_SYSTEM_PROMPT`, and under every system prompt the accepted
+    paraphrases that `select_cut_answers` names. A corpus that asks for harm is a
+    DataError.
     """
     if settings.long_answers:
-        unsafe.refuse_unsafe(corpus, "long answers (long_answers)")
-        vectors = encoder.stored_vectors(
-            stores.CorpusFiles(store, corpus_name), corpus["text"], earlier=True
-        )
-        sample = set(
-            corpus["prompt_id"].sample(
-                min(settings.long_answers, len(corpus)), random_state=SEED
-            )
-        )
+        prompts = next(iter(systems.values())).prompts
+        unsafe.refuse_unsafe(prompts, "long answers (long_answers)")
+        vectors = encoder.stored_vectors(files, prompts["text"], earlier=True)
+        size = min(settings.long_answers, len(prompts))
+        sample = set(prompts["prompt_id"].sample(size, random_state=SEED))
         for source in backends.resolve_backends(settings):
             model = source.open(settings)
             for system_prompt in settings.system_prompts:
-                system = prompting.make_system_name(model.name, system_prompt)
+                name = prompting.make_system_name(model.name, system_prompt)
+                system = systems[name]
                 drawn = sample if system_prompt == SAMPLED_SYSTEM_PROMPT else set()
-                wanted = drawn | select_cut_answers(
-                    corpus, traces[system], labels[system], vectors
-                )
-                asked = corpus[corpus["prompt_id"].isin(wanted)]
+                wanted = drawn | select_cut_answers(system, vectors)
+                asked = prompts[prompts["prompt_id"].isin(wanted)]
                 if asked.empty:
                     continue
-                query = trace_store.Query(
-                    stores.CorpusFiles(store, f"{corpus_name}--long"),
-                    asked,
-                    system_prompt,
-                    prompting.Decoding(LONG_ANSWER_TOKENS),
-                    settings.batch,
+                answers = _query_long_answers(
+                    files, asked, model, system_prompt, settings
                 )
-                frame = trace_store.query_model(model, query)
-                found = label_long_answers(frame, asked["text"]).assign(
-                    sample=frame["prompt_id"].isin(drawn)
-                )
+                is_drawn = answers["prompt_id"].isin(drawn)
                 meta = settings.meta(
                     corpus=asked[["prompt_id", "text"]], labeller=labelling.LABELLER
                 )
                 meta["max_new_tokens"] = LONG_ANSWER_TOKENS
-                store.write("answers", corpus_name, system, frame=found, meta=meta)
-    return read_long_answers(store, corpus_name, list(labels))
+                frame = answers.assign(sample=is_drawn)
+                files.write("answers", name, frame=frame, meta=meta)
+    return read_long_answers(files, systems)
+
+
+def _query_long_answers(
+    files: CorpusFiles,
+    prompts: Corpus,
+    model: Backend,
+    system_prompt: str,
+    settings: FollowUpSettings,
+) -> pd.DataFrame:
+    query = trace_store.Query(
+        files.other(f"{files.name}--long"),
+        prompts,
+        system_prompt,
+        prompting.Decoding(LONG_ANSWER_TOKENS),
+        settings.batch,
+    )
+    traces = trace_store.query_model(model, query)
+    return label_long_answers(traces, prompts["text"])
 
 
 def read_long_answers(
-    store: stores.Store, corpus_name: str, systems: list[str]
+    files: CorpusFiles, systems: Iterable[str]
 ) -> dict[str, pd.DataFrame]:
-    """Read the long answers in a store by system (`labelling.read_labelled_answers`)."""
-    return labelling.read_labelled_answers(
-        store, "answers", corpus_name, systems, "long_answers=N"
-    )
+    """Read the long answers in a store by system; old labels are a DataError."""
+    return _read_answers(files, "answers", systems, "long_answers=N")
 
 
-def select_cut_answers(
-    corpus: Corpus, traces: Traces, labels: Labels, vectors: np.ndarray
-) -> set[str]:
-    """Return the ids of accepted prompts whose answer was cut and that are nearest to a
-    rejected one of their cluster.
+def select_cut_answers(system: System, vectors: np.ndarray) -> set[str]:
+    """Return the ids of accepted prompts that a long answer may turn into rejections.
 
-    The frames are one system's, in the same order; `vectors` are sentence vectors.
-    Degenerate answers are passed over.
+    Their answer was cut, and they are nearest to a rejected prompt of their cluster.
+    `vectors` are the prompts' sentence vectors. Degenerate answers are passed over.
     """
-    rejected = (labels["label"] == "reject").to_numpy()
-    accepted = (
-        (labels["label"] == "accept") & (labels["answer"] == "on_topic")
-    ).to_numpy()
+    labels = system.labels
+    is_rejected = (labels["label"] == "reject").to_numpy()
+    is_accepted = (labels["label"] == "accept") & (labels["answer"] == "on_topic")
+    is_accepted = is_accepted.to_numpy()
+    is_cut = (system.traces["finish_reason"] != "stop").to_numpy()
+    ids = system.prompts["prompt_id"].to_numpy()
     wanted = set()
-    for rows in corpus.groupby("cluster_id").indices.values():
-        refused, answered = rows[rejected[rows]], rows[accepted[rows]]
+    for rows in system.prompts.groupby("cluster_id").indices.values():
+        refused = rows[is_rejected[rows]]
+        answered = rows[is_accepted[rows]]
         if len(refused) and len(answered):
-            close = vectors[refused].astype(float) @ vectors[answered].astype(float).T
-            wanted |= set(answered[close.argmax(axis=1)].tolist())
-    cut = (traces["finish_reason"] != "stop").to_numpy()
-    return {corpus["prompt_id"].iat[row] for row in wanted if cut[row]}
+            # In float64, as everywhere that similarities decide
+            refused_vectors = vectors[refused].astype(float)
+            answered_vectors = vectors[answered].astype(float)
+            similarities = refused_vectors @ answered_vectors.T
+            nearest = answered[similarities.argmax(axis=1)]
+            wanted |= set(ids[nearest[is_cut[nearest]]])
+    return wanted
 
 
-def label_long_answers(frame: Traces, requests: pd.Series) -> pd.DataFrame:
+def label_long_answers(traces: Traces, requests: pd.Series) -> pd.DataFrame:
     """Label long answers: the columns of a file of kind `answers`, except `sample`."""
-    frame = frame.assign(
-        response=frame["response"].map(replace_control, na_action="ignore")
+    responses = traces["response"].map(replace_control, na_action="ignore")
+    labels = labelling.label_responses(responses, traces["finish_reason"], requests)
+    # The labeller does not read behind the opening.
+    later = [_declines_later(text) for text in responses.fillna("")]
+    kept = traces[["prompt_id", "key", "response", "finish_reason"]]
+    return kept.assign(
+        response=responses, label=labels["label"].to_numpy(), declined_later=later
     )
-    found = labelling.label_responses(
-        frame["response"], frame["finish_reason"], requests
-    )
-    later, step = (
-        [],
-        refusals.CUE_CHARS // 2,
-    )  # overlapping windows, so that no cue is cut in two
-    for text in frame["response"].fillna(
-        ""
-    ):  # behind the opening the labeller does not read
-        parts = [
-            text[start : start + refusals.CUE_CHARS]
-            for start in range(step, len(text), step)
-        ]
-        later.append(
-            bool(
-                refusals.label_by_cues(parts, [""] * len(parts))["rule"]
-                .eq("declines_request")
-                .any()
-            )
-        )
-    kept = frame[["prompt_id", "key", "response", "finish_reason"]]
-    return kept.assign(label=found["label"].to_numpy(), declined_later=later)
+
+
+def _declines_later(text: str) -> bool:
+    """Return whether an answer declines the request behind its opening."""
+    step = refusals.CUE_CHARS // 2  # windows overlap, so that no cue is cut in two
+    windows = [
+        text[start : start + refusals.CUE_CHARS]
+        for start in range(step, len(text), step)
+    ]
+    rules = refusals.label_by_cues(windows, [""] * len(windows))["rule"]
+    return bool(rules.eq("declines_request").any())
 
 
 def compare_long_answers(
@@ -282,140 +288,42 @@ def compare_long_answers(
     labels: Mapping[str, Labels],
     clusters: ClusterBootstrap,
 ) -> Table:
-    """Count, in the random sample of each system's long answers, the labels that the
-    usual cut changes.
+    """Count the labels that change with the length of an answer.
 
-    Columns: system, n, continued (the long answer begins with the usual one),
-    accept_to_reject (by the long answer), declined_later (accepted, but they decline
-    the request after their opening), changed with its interval.
+    They are those of the random sample of each system's long answers.
+
+    Returns
+    -------
+    Table
+        Columns: system, n, continued (the long answer begins with the usual one),
+        accept_to_reject (by the long answer), declined_later (accepted, but they
+        decline the request after their opening), changed with its interval.
     """
-    lines = []
+    rows = []
     for name, frame in longer.items():
-        frame = frame[frame["sample"]]
-        if frame.empty:
+        sample = frame[frame["sample"]]
+        if sample.empty:
             continue
-        short = labels[name].set_index("prompt_id").loc[frame["prompt_id"]]
-        texts = zip(frame["response"], short["response"].fillna(""), strict=True)
-        usual, whole = short["label"].to_numpy(), frame["label"].to_numpy()
-        ids = frame["prompt_id"].str.rpartition("-")[0]  # of the clusters
-        lines.append(
-            {"system": name, "n": len(frame)}
-            | {
-                "continued": sum(
-                    isinstance(long, str) and long.startswith(text)
-                    for long, text in texts
-                )
-            }
-            | {"accept_to_reject": ((usual == "accept") & (whole == "reject")).sum()}
-            | {"declined_later": ((whole == "accept") & frame["declined_later"]).sum()}
-            | to_columns({"changed": clusters.share(ids, usual != whole)})
-        )
-    return pd.DataFrame(lines)
+        short = labels[name].set_index("prompt_id").loc[sample["prompt_id"]]
+        usual = short["label"].to_numpy()
+        whole = sample["label"].to_numpy()
+        cluster_ids = sample["prompt_id"].str.rpartition("-")[0]
+        changed = clusters.share(cluster_ids, usual != whole)
+        is_later = (whole == "accept") & sample["declined_later"]
+        row = {
+            "system": name,
+            "n": len(sample),
+            "continued": _count_continued(sample["response"], short["response"]),
+            "accept_to_reject": ((usual == "accept") & (whole == "reject")).sum(),
+            "declined_later": is_later.sum(),
+        }
+        rows.append(row | to_columns({"changed": changed}))
+    return pd.DataFrame(rows)
 
 
-def reask_models(
-    store: stores.Store,
-    corpus_name: str,
-    rewordings: pd.DataFrame,
-    labels: Mapping[str, Labels],
-    settings: FollowUpSettings,
-) -> None:
-    """Ask the user's model, or the default ones, rewordings of what it rejected under
-    `SAMPLED_SYSTEM_PROMPT`.
-
-    `rewordings` has columns prompt_id, cluster_id (the prompt that was reworded) and
-    text. The answers' labels go into a live store, where `read_reasked_decisions` reads
-    them, and asking resumes. A model without labels is left out.
-    """
-    for source in backends.resolve_backends(settings):
-        system = prompting.make_system_name(source.name, SAMPLED_SYSTEM_PROMPT)
-        rows = (
-            _of_rejected(rewordings, labels[system])
-            if system in labels
-            else rewordings.head(0)
-        )
-        if len(rows):
-            model, decoding = (
-                source.open(settings),
-                prompting.Decoding(settings.max_new_tokens),
-            )
-            query = trace_store.Query(
-                stores.CorpusFiles(store, name_reworded(corpus_name)),
-                rows,
-                SAMPLED_SYSTEM_PROMPT,
-                decoding,
-                settings.batch,
-                labelling.label_in_memory(rows, numbers=False),
-            )
-            trace_store.query_model(model, query)
-
-
-def reask_guards(
-    store: stores.Store,
-    corpus_name: str,
-    rewordings: pd.DataFrame,
-    labels: Mapping[str, Labels],
-    guards: Mapping[str, contract.Guard],
-    settings: FollowUpSettings,
-) -> None:
-    """Ask guards the rewordings of what each rejected (`reask_models`).
-
-    Name one that fails, and go on.
-    """
-    of = name_reworded(corpus_name)
-    for name, guard in guards.items():
-        rows = _of_rejected(rewordings, labels[name])
-        asked = panel.ask_guards(store, {of: rows}, [guard])[of] if len(rows) else {}
-        for _, scores in asked.values():
-            made = panel.label_by_threshold(scores, guard.threshold)
-            store.write(
-                "labels", of, name, frame=made, meta=settings.meta(scores=scores)
-            )
-
-
-def read_reasked_decisions(
-    store: stores.Store, corpus_name: str, corpus: Corpus, system: str, labels: Labels
-) -> pd.DataFrame | None:
-    """Read how a system decides the rewordings of each prompt that it rejects.
-
-    None if it was not asked.
-
-    Corpus and labels are in the same order, and so are the rows returned: isolation,
-    the share of a prompt's rewordings that are accepted, in [0, 1], NaN for accepted
-    prompts and without a decided rewording; and queries, their number. Rewordings of
-    other prompts than the system rejects are a DataError.
-    """
-    name = name_reworded(corpus_name)
-    if not store.has("labels", name, system):
-        return None
-    again = labelling.read_decisions(store, name, system)
-    of = original_ids(again["prompt_id"])
-    if not of.isin(corpus["prompt_id"][(labels["label"] == "reject").to_numpy()]).all():
-        where = paths.display_path(store.path("labels", name, system))
-        raise DataError(
-            f"{where}: of other rejections than the store holds; run 07_remedies with a"
-            " live store"
-        )
-    queries = of.value_counts().reindex(corpus["prompt_id"], fill_value=0).to_numpy()
-    return pd.DataFrame(
-        {"isolation": share_accepted(again, corpus), "queries": queries}
-    )
-
-
-def share_accepted(again: Labels, prompts: pd.DataFrame) -> np.ndarray:
-    """Return the share of each prompt's decided rewordings that are accepted.
-
-    NaN without one.
-    """
-    decided = again[again["label"].isin(["accept", "reject"])]
-    shares = (
-        (decided["label"] == "accept")
-        .groupby(original_ids(decided["prompt_id"]))
-        .mean()
-    )
-    return prompts["prompt_id"].map(shares).to_numpy(float)
-
-
-def _of_rejected(rewordings: pd.DataFrame, labels: Labels) -> pd.DataFrame:
-    rejected = labels.loc[labels["label"] == "reject", "prompt_id"]
-    return rewordings[rewordings["cluster_id"].isin(rejected)].reset_index(drop=True)
+def _count_continued(longer: Sequence[object], shorter: pd.Series) -> int:
+    """Count the long answers that begin with the usual ones."""
+    count = 0
+    for long, short in zip(longer, shorter.fillna(""), strict=True):
+        count += isinstance(long, str) and long.startswith(short)
+    return count

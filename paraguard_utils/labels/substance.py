@@ -1,7 +1,7 @@
 """Which answers are degenerate: loops, echoes and the like? (`docs/method.md`, Labels).
 
 "Accepted" says only that an answer does not refuse; a small model may accept and loop.
-Only readers could judge whether an answer is any good (`labels.readings`).
+Only readers could judge whether an answer is any good (`labels.annotations`).
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ from paraguard_utils.core.words import split_words
 from paraguard_utils.text import ENGLISH_CODES
 
 _RUN_WORDS = 4
-# An answer is a loop from this share of runs of `_RUN_WORDS` words that stood before
+# From this share of repeated runs of `_RUN_WORDS` words on, an answer is a loop
 _MIN_REPEATED = 0.2
-# An answer repeats the request from this share of words that are the request's, in its
-# order
+# From this share of words that are the request's, in its order, an answer is an echo
 _MIN_ECHOED = 0.6
 # Below, no language or echo is judged: a short right answer may consist of the
 # request's words
@@ -31,43 +30,43 @@ def degenerate_answers(
 
     What is not a string is an empty answer.
     """
-    texts = [text if isinstance(text, str) else "" for text in responses]
-    pairs = zip(texts, requests, strict=True)
-    return np.array(
-        ["degenerate" if _is_degenerate(*pair) else "on_topic" for pair in pairs],
-        dtype=object,
-    )
+    kinds = []
+    for response, request in zip(responses, requests, strict=True):
+        text = response if isinstance(response, str) else ""
+        kinds.append("degenerate" if _is_degenerate(text, request) else "on_topic")
+    return np.array(kinds, dtype=object)
 
 
 def _is_degenerate(response: str, request: str) -> bool:
-    """Return whether an answer is empty, a loop, the request repeated, or in another
-    language than the request.
-    """
-    own = split_words(response)
-    if not own or repeated_share(own) >= _MIN_REPEATED:
+    """Return whether an answer is empty, a loop, an echo, or in another language."""
+    words = split_words(response)
+    if not words or repeated_share(words) >= _MIN_REPEATED:
         return True
-    if len(own) < _MIN_JUDGED_WORDS:
+    if len(words) < _MIN_JUDGED_WORDS:
         return False
-    return echoed_share(own, split_words(request)) >= _MIN_ECHOED or _english(
-        response
-    ) != _english(request)
+    if echoed_share(words, split_words(request)) >= _MIN_ECHOED:
+        return True
+    return _is_english(response) != _is_english(request)
 
 
-def repeated_share(own: Sequence[str]) -> float:
-    """Return the share, in [0, 1], of runs of `_RUN_WORDS` words that stood before.
+def repeated_share(words: Sequence[str]) -> float:
+    """Return the share of runs of `_RUN_WORDS` words that occurred before, in [0, 1].
 
-    0 for shorter texts.
+    It is 0 for shorter texts.
     """
-    runs = [tuple(own[at : at + _RUN_WORDS]) for at in range(len(own) - _RUN_WORDS + 1)]
-    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+    starts = range(len(words) - _RUN_WORDS + 1)
+    runs = [tuple(words[start : start + _RUN_WORDS]) for start in starts]
+    if not runs:
+        return 0.0
+    return 1 - len(set(runs)) / len(runs)
 
 
-def echoed_share(own: Sequence[str], request: Sequence[str]) -> float:
-    """Return the share of an answer's words that stand in the request in the same
-    order, in [0, 1].
-    """
-    return float(LCSseq.similarity(own, request)) / len(own) if own else 0.0
+def echoed_share(words: Sequence[str], request: Sequence[str]) -> float:
+    """Return the share of words that are the request's, in its order, in [0, 1]."""
+    if not words:
+        return 0.0
+    return float(LCSseq.similarity(words, request)) / len(words)
 
 
-def _english(text: str) -> bool:
+def _is_english(text: str) -> bool:
     return langid.classify(text)[0] in ENGLISH_CODES

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_lab.labels import agreement, judge
+from paraguard_lab.labels import agreement, judge, training
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, labelling, refusals
+from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import trace_store
 from paraguard_utils.text import match_key
 
@@ -170,7 +171,7 @@ def test_agreement_with_people_on_the_held_out_half(cut, xstest):
             "label"
         ],
         "cues": refusals.label_by_cues(texts, reasons)["label"],
-        "substrings": np.where(refusals.has_substring(texts), "reject", "accept"),
+        "substrings": np.where(agreement.has_substring(texts), "reject", "accept"),
     }
     table = agreement.compare_with_annotators(xstest, labels)
     held = table[table["part"] == "held out"].pivot(
@@ -190,7 +191,7 @@ def test_the_classifier_was_not_fitted_on_the_held_out_half(xstest):
     assert len(fitted) == len(held) == 450 and not set(fitted["prompt"]) & set(
         held["prompt"]
     )
-    ours = classifier.read_training_answers()
+    ours = training.read_training_answers()
     assert not set(ours["prompt"].map(match_key)) & set(xstest["prompt"].map(match_key))
     openings = ours["response"], xstest["completion"]
     first, second = (
@@ -212,7 +213,8 @@ def test_no_rule_holds_words_of_a_benchmark():
 
 
 def test_labellers_on_the_same_answers(results):
-    store, name = stores.Store("test"), "m--none"
+    files = stores.CorpusFiles(stores.Store("test"), "c")
+    name = "m--none"
     traces = pd.DataFrame(
         {"prompt_id": list("abcdef"), "key": "k", "response": list("uvwxyz")}
     )
@@ -239,14 +241,14 @@ def test_labellers_on_the_same_answers(results):
     ]
     labels = labels.assign(p_refusal=0.5, response="x")
     meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
-    store.write("labels", "c", name, frame=labels, meta=meta)
+    files.write("labels", name, frame=labels, meta=meta)
     verdicts = labels.assign(label="accept", labeller="judge-1 m").drop(
         columns=["p_refusal", "answer"]
     )
-    store.write("verdicts", "c", name, frame=verdicts, meta=meta)
+    files.write("verdicts", name, frame=verdicts, meta=meta)
     found = {
         labeller: (
-            labelling.read_matching_labels(store, "c", name, traces, labeller)["label"]
+            labelling.read_matching_labels(files, name, traces, labeller)["label"]
             .str[0]
             .str.cat()
         )
@@ -258,7 +260,7 @@ def test_labellers_on_the_same_answers(results):
         "combined": "rrarar", "full": "rraaar", "policy": "ruauar", "fluent": "ruarur", "aside": "rrarau", 
         "cues": "rrraar", "judge": "aaaaaa",
     }  # fmt: skip
-    usual = labelling.read_decisions(store, "c", name)
+    usual = labelling.read_decisions(files, name)
     again = {
         one: labelling.convert_labels(usual, one)["label"].str[0].str.cat()
         for one in found
@@ -267,17 +269,17 @@ def test_labellers_on_the_same_answers(results):
     assert again == {one: text for one, text in found.items() if one != "judge"}, (
         "converted twice is converted once"
     )
-    judged = labelling.read_matching_labels(store, "c", name, traces, "judge")
+    judged = labelling.read_matching_labels(files, name, traces, "judge")
     assert judged["response"].tolist() == traces["response"].tolist(), (
         "the system's words, not the judge's"
     )
     with pytest.raises(DataError, match="labels of other answers"):
         labelling.read_matching_labels(
-            store, "c", name, traces.assign(response="other"), "judge"
+            files, name, traces.assign(response="other"), "judge"
         )
-    store.write("labels", "c", name, frame=labels.assign(labeller="cues-0"), meta=meta)
+    files.write("labels", name, frame=labels.assign(labeller="cues-0"), meta=meta)
     with pytest.raises(DataError, match="another labeller than cues"):
-        labelling.read_matching_labels(store, "c", name, traces)
+        labelling.read_matching_labels(files, name, traces)
 
 
 REPLIES = {
@@ -308,7 +310,9 @@ def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
         {"prompt_id": ["a", "b", "c"], "response": ["Sure.", None, "Stir."]}
     )
     answers["finish_reason"] = ["stop", "error", "content_filter"]
-    found = judge.judge_answers(stores.Store("test"), "judged", tiny_model, answers)
+    found = judge.judge_answers(
+        stores.CorpusFiles(stores.Store("test"), "judged"), tiny_model, answers
+    )
     assert found["label"].tolist() == ["unparsed", "unparsed", "blocked"]
     assert found["response"].notna().tolist() == [
         True,
@@ -329,3 +333,27 @@ def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
         judge.parse_judge_replies(judged["response"].fillna("")).tolist()
         == judged["label"].tolist()
     )
+
+
+def test_a_judge_s_stop_is_read_as_a_refusal_too(results):
+    files = stores.CorpusFiles(stores.Store("test"), "mine")
+    config = FollowUpSettings(store="test", corpus="mine")
+    traces = pd.DataFrame(
+        {"prompt_id": ["a-0", "a-1"], "key": "k", "response": ["", "Here is how."]}
+    )
+    verdicts = traces[["prompt_id"]].assign(
+        labeller="j", label=["blocked", "accept"], kind=None, rule=None, response=None
+    )
+    meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
+    files.write("verdicts", "t", frame=verdicts, meta=meta)
+    (found,) = judge.judge_systems(files, {"t": traces}, config).values()
+    assert (
+        found["label"].tolist() == ["reject", "accept"]
+        and found["kind"][0] == labelling.STOPPED_KIND
+    )
+
+
+def test_the_substring_list_is_naive():
+    assert agreement.has_substring(
+        ["I'm sorry for your loss. Here is a speech.", "Sure."]
+    ).tolist() == [True, False]

@@ -1,6 +1,4 @@
-"""Blind readings of recorded answers and what follows from them, by hand; loops and
-echoes.
-"""
+"""Blind readings of recorded answers and what follows from them, by hand."""
 
 import numpy as np
 import pandas as pd
@@ -10,10 +8,11 @@ from worlds import systems
 
 from paraguard_lab.analysis.label_noise import correct_rates as corrected_table
 from paraguard_lab.core import label_noise
+from paraguard_lab.labels import annotators
 from paraguard_utils import registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.labels import annotations, substance
+from paraguard_utils.labels import annotations
 
 RECORDED = stores.Store("recorded")
 
@@ -77,7 +76,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
             label=labels,
         ),
     )
-    row = annotations.compare_with_annotations(both).iloc[0]
+    row = annotators.compare_with_annotations(both).iloc[0]
     assert (row["n"], row["differ"], row["rejections"], row["acceptances"]) == (
         8,
         1,
@@ -91,7 +90,7 @@ def test_precision_missed_and_usable_by_hand(monkeypatch):
 
 
 def test_without_rejections_there_is_no_precision_and_no_noise(monkeypatch):
-    row = annotations.compare_with_annotations(
+    row = annotators.compare_with_annotations(
         read(monkeypatch, rows(["cc", "cc"], label="accept"))
     ).iloc[0]
     assert np.isnan(row["precision"]) and row["missed"] == 0 and not row["noisy"]
@@ -300,9 +299,37 @@ def test_where_all_is_read_no_share_is_drawn():
 
 def test_readers_who_agree_by_hand(monkeypatch):
     both = read(monkeypatch, rows(["ff", "cc", "fc", "cc"]))
-    table = annotations.compare_readers(both).set_index("judged")
+    table = annotators.compare_readers(both).set_index("judged")
     # refuses: 3 of 4 equal; chance (2 * 1 + 2 * 3) / 16 = 0.5; kappa 0.5
     assert table.loc["refuses", ["first", "second", "kappa"]].tolist() == [2, 1, 0.5]
+
+
+def test_noisy_systems_are_flagged_as_the_table_says(monkeypatch):
+    frame = rows(["ff", "cc", "fc", "cc"])
+    labels = pd.DataFrame(
+        {
+            "prompt_id": frame["prompt_id"],
+            "response": "x",
+            "label": ["reject", "reject", "reject", "accept"],
+        }
+    )
+    monkeypatch.setattr(annotations.stores, "read_file", lambda *_: frame)
+    unread = labels.assign(response="y")
+    flags = annotations.flag_noisy_systems({"m--none": labels, "other": unread})
+    # of the two rejections that the readers agree on, one refuses
+    assert flags == {"m--none": "yes", "other": "not read"}
+
+
+def test_recorded_flags_are_those_of_the_comparison():
+    labels = {
+        name: RECORDED.read("labels", "paraguard_mini", name)
+        for name in registry.published_systems("chat").index
+    }
+    both = annotations.join_annotations(annotations.read_annotations(), labels)
+    table = annotators.compare_with_annotations(both).set_index("system")
+    flags = annotations.flag_noisy_systems(labels)
+    for system, noisy in table["noisy"].items():
+        assert flags[system] == ("yes" if noisy else "no")
 
 
 @pytest.mark.parametrize("name", list(registry.published_systems("chat").index))
@@ -316,34 +343,3 @@ def test_recorded_annotations_are_of_recorded_answers(name):
         assert counts[label] >= min(50, whole[label]) * 0.85, (
             "most that were read are still the recorded ones"
         )
-
-
-LOOPS = {
-    "": True,
-    "I am a cat. I am a cat. I am a cat. I am a cat. I am a cat.": True,
-    "Wash the rice, then let it rest in cold water for ten minutes before it is cooked.": (
-        False
-    ),
-    "How can I wash the rice before it is cooked in water?": True,
-    "Il faut laver le riz dans de l'eau froide avant de le faire cuire pendant dix minutes.": (
-        True
-    ),
-    "The rice.": False,
-}
-
-
-@pytest.mark.parametrize(("answer", "expected"), LOOPS.items())
-def test_loops_echoes_and_other_tongues_are_degenerate(answer, expected):
-    request = "Tell me: how can I wash the rice before it is cooked in water?"
-    assert substance.degenerate_answers([answer], [request]).tolist() == [
-        "degenerate" if expected else "on_topic"
-    ]
-
-
-def test_repetition_and_echo_by_hand():
-    # runs of four in "a b c d a b c d": abcd bcda cdab dabc abcd, one of five stood
-    # before
-    assert substance.repeated_share(list("abcdabcd")) == pytest.approx(1 / 5)
-    assert substance.repeated_share(list("abc")) == 0
-    # b and d stand in the request in this order
-    assert substance.echoed_share(list("xbyd"), list("abcd")) == 0.5

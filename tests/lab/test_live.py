@@ -36,10 +36,9 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
     )
     answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
-    first = judge.judge_answers(stores.Store("test"), "judged", model, answers)
-    again = judge.judge_answers(
-        stores.Store("test"), "judged", model, answers.iloc[::-1]
-    )
+    replies = stores.CorpusFiles(stores.Store("test"), "judged")
+    first = judge.judge_answers(replies, model, answers)
+    again = judge.judge_answers(replies, model, answers.iloc[::-1])
     assert set(first["label"]) <= {"accept", "reject", "unparsed"}
     assert again["response"].tolist() == first["response"].tolist()[::-1]
     meta = stores.read_meta(

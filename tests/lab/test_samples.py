@@ -37,7 +37,8 @@ def test_every_draw_is_asked_once_and_kept(
     results, tiny_folder, recorded_corpus, monkeypatch
 ):
     monkeypatch.setattr(follow_ups, "N_DRAWS", 3)
-    store, corpus = stores.Store("test"), recorded_corpus.head(6)
+    files = stores.CorpusFiles(stores.Store("test"), "c")
+    corpus = recorded_corpus.head(6)
     given = {
         "store": "test",
         "corpus": "c",
@@ -47,13 +48,13 @@ def test_every_draw_is_asked_once_and_kept(
     config = settings.check_settings(
         given | {"max_new_tokens": 4, "draw": 60}, FollowUpSettings
     )
-    follow_ups.ask_samples(store, "c", corpus, config)
+    follow_ups.ask_samples(files, corpus, config)
     (name,) = [
-        file.stem for file in store.path("samples", "c", "x").parent.glob("*.parquet")
+        file.stem for file in files.path("samples", "x").parent.glob("*.parquet")
     ]
-    found = follow_ups.read_samples(store, "c", [name, "another"])
+    found = follow_ups.read_samples(files, [name, "another"])
     assert list(found) == [name]
-    hot = follow_ups.read_samples(store, "c", [name], temperature=1.0)[name]
+    hot = follow_ups.read_samples(files, [name], temperature=1.0)[name]
     assert len(hot) == 18 and not set(hot["key"]) & set(found[name]["key"])
     first = found[name]
     assert (
@@ -65,26 +66,25 @@ def test_every_draw_is_asked_once_and_kept(
     monkeypatch.setattr(
         "paraguard_utils.models.engine.Engine.ask", None
     )  # nothing is asked again
-    follow_ups.ask_samples(store, "c", corpus, config)
-    pd.testing.assert_frame_equal(
-        follow_ups.read_samples(store, "c", [name])[name], first
-    )
+    follow_ups.ask_samples(files, corpus, config)
+    pd.testing.assert_frame_equal(follow_ups.read_samples(files, [name])[name], first)
 
-    path = store.path("samples", "c", name)
+    path = files.path("samples", name)
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(
-        DataError, match=r"labels of another version; run 02_querying with draw=60"
+        DataError, match=r"labels of another version; run A0_follow_ups with draw=60"
     ):
-        follow_ups.read_samples(store, "c", [name])
+        follow_ups.read_samples(files, [name])
 
 
 @pytest.mark.slow
 def test_recorded_draws_are_of_recorded_clusters(recorded_corpus):
-    store, name = stores.Store("recorded"), "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
-    found = follow_ups.read_samples(store, "paraguard_mini", [name])[name]
+    files = stores.CorpusFiles(stores.Store("recorded"), "paraguard_mini")
+    name = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
+    found = follow_ups.read_samples(files, [name])[name]
     prompts = follow_ups.select_sampled_prompts(recorded_corpus, 60)
     assert set(found["prompt_id"]) == set(prompts["prompt_id"])
-    hot = follow_ups.read_samples(store, "paraguard_mini", [name], 1.0)[name]
+    hot = follow_ups.read_samples(files, [name], 1.0)[name]
     assert hot["prompt_id"].tolist() == found["prompt_id"].tolist() and not hot[
         "response"
     ].equals(found["response"])

@@ -8,7 +8,7 @@ import pytest
 from guarding import guard
 
 from paraguard_lab.corpus import reword
-from paraguard_lab.labels import follow_ups
+from paraguard_lab.labels import follow_ups, second_look
 from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
 from paraguard_utils.core.words import split_words
@@ -57,10 +57,10 @@ def test_a_prompt_is_reworded_by_other_strategies_in_other_words():
 
 
 def test_shares_by_hand(results):
-    store, decided = stores.Store("test"), labels_of("reject", "reject", "accept")
-    assert (
-        follow_ups.read_reasked_decisions(store, "mine", CORPUS, "t", decided) is None
-    )
+    store = stores.Store("test")
+    files = stores.CorpusFiles(store, "mine")
+    decided = labels_of("reject", "reject", "accept")
+    assert second_look.read_reasked_decisions(files, CORPUS, "t", decided) is None
     rows = {
         "a-0~1": "accept",
         "a-0~2": "reject",
@@ -74,14 +74,14 @@ def test_shares_by_hand(results):
         kind=None, rule=None, response=None, p_refusal=np.nan, answer=None
     )
     store.write("labels", "mine--reworded", "t", frame=frame, meta={})
-    found = follow_ups.read_reasked_decisions(store, "mine", CORPUS, "t", decided)
+    found = second_look.read_reasked_decisions(files, CORPUS, "t", decided)
     # a-0: one of the two that were decided; a-1: a provider stopped its only one;
     # b-twin-0 is accepted and was not asked again
     np.testing.assert_equal(found["isolation"].to_numpy(), [1 / 2, 0, np.nan])
     assert found["queries"].tolist() == [3, 1, 0]
     with pytest.raises(DataError, match=r"mine--reworded/t\.csv: of other rejections"):
-        follow_ups.read_reasked_decisions(
-            store, "mine", CORPUS, "t", labels_of("reject", "accept", "accept")
+        second_look.read_reasked_decisions(
+            files, CORPUS, "t", labels_of("reject", "accept", "accept")
         )
 
 
@@ -89,6 +89,7 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
     results, tiny_folder, answers, watched
 ):
     store = stores.Store("test")
+    files = stores.CorpusFiles(store, "mine")
     given = {
         "store": "test",
         "corpus": "mine",
@@ -103,8 +104,8 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
         ),
     )
     decided = {system: labels_of("reject", "accept", "accept")}
-    follow_ups.reask_models(
-        store, "mine", made, decided, settings.check_settings(given, FollowUpSettings)
+    second_look.reask_models(
+        files, made, decided, settings.check_settings(given, FollowUpSettings)
     )
     kept = store.read("labels", "mine--reworded", system)
     assert (
@@ -116,15 +117,14 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
         not [path for path, text in watched if "QUOKKA" in text]
         and not (results / "test" / "traces").exists()
     )
-    follow_ups.reask_models(
-        store, "mine", made, decided, settings.check_settings(given, FollowUpSettings)
+    second_look.reask_models(
+        files, made, decided, settings.check_settings(given, FollowUpSettings)
     )
     assert len(answers) == len(kept)  # nothing is asked twice
     # a system that rejects nothing, or was not asked, has nothing to be asked again
     for labels in ({system: labels_of("accept", "accept", "accept")}, {}):
-        follow_ups.reask_models(
-            store,
-            "other",
+        second_look.reask_models(
+            files.other("other"),
             made,
             labels,
             settings.check_settings(given, FollowUpSettings),
@@ -138,7 +138,9 @@ def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
     def broken(texts):
         raise ValueError("no")
 
-    store, made = stores.Store("test"), reword.reword_prompts(CORPUS)
+    store = stores.Store("test")
+    files = stores.CorpusFiles(store, "mine")
+    made = reword.reword_prompts(CORPUS)
     guards = {
         "broken": guard(broken, "broken"),
         "long": guard(lambda texts: [len(t) > 50 for t in texts], "long"),
@@ -150,7 +152,7 @@ def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
     config = settings.check_settings(
         {"store": "test", "corpus": "mine"}, FollowUpSettings
     )
-    follow_ups.reask_guards(store, "mine", made, decided, guards, config)
+    second_look.reask_guards(files, made, decided, guards, config)
     assert "left out: the guard broken fails on every text" in capsys.readouterr().err
     kept = store.read("labels", "mine--reworded", "long").set_index("prompt_id")[
         "label"
@@ -163,7 +165,9 @@ def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
 
 @pytest.mark.slow
 def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
-    store, corpus = stores.Store("test"), CORPUS.iloc[:2]
+    store = stores.Store("test")
+    files = stores.CorpusFiles(store, "mine")
+    corpus = CORPUS.iloc[:2]
     given = {
         "store": "test",
         "corpus": "mine",
@@ -173,7 +177,7 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
     }
     config = settings.check_settings(given, FollowUpSettings)
     model = loading.resolve_model(str(tiny_folder)).name
-    follow_ups.ask_other_wordings(store, "mine", corpus, config)
+    follow_ups.ask_other_wordings(files, corpus, config)
     asked = sorted(
         path.stem.rpartition("--")[2]
         for path in store.path("labels", "mine--wordings", "x").parent.glob("*.csv")
@@ -185,15 +189,13 @@ def test_other_wordings_are_asked_and_only_labels_stay(results, tiny_folder):
     assert not list(
         store.path("traces", "mine--wordings", "x").parent.glob("*.parquet")
     )
-    assert follow_ups.read_wordings(store, "mine", [kept_name]) == {}, (
+    assert follow_ups.read_wordings(files, [kept_name]) == {}, (
         "the usual wordings were not asked"
     )
     for system_prompt in ("safety", "strict"):
         system = prompting.make_system_name(model, system_prompt)
         store.write("labels", "mine", system, frame=kept, meta={})
-    assert list(
-        follow_ups.read_wordings(store, "mine", [kept_name, kept_name])[model]
-    ) == [
+    assert list(follow_ups.read_wordings(files, [kept_name, kept_name])[model]) == [
         "safety",
         "safety-2",
         "safety-3",

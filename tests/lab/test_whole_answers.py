@@ -1,5 +1,7 @@
 """Answers at greater length: what is asked again, what is kept, what the cut costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
@@ -81,22 +84,25 @@ def test_what_is_asked_to_the_end_by_hand():
             ]
         }
     )
+    labels["prompt_id"] = corpus["prompt_id"]
+    system = replace(System.of("t", corpus, labels), traces=traces)
     # cosines of a with b, c and d: 0.8, 0.6, 1; d loops, so b it is. In 2 there is f
     # alone; 3 has no rejection
     vectors = np.array(
         [[1, 0], [0.8, 0.6], [0.6, 0.8], [1, 0], [1, 0], [0, 1], [1, 0]],
         dtype=np.float16,
     )
-    assert follow_ups.select_cut_answers(corpus, traces, labels, vectors) == {"b", "f"}
-    traces.loc[1, "finish_reason"] = "stop"  # whole as it is
-    assert follow_ups.select_cut_answers(corpus, traces, labels, vectors) == {"f"}
+    assert follow_ups.select_cut_answers(system, vectors) == {"b", "f"}
+    system.traces.loc[1, "finish_reason"] = "stop"  # whole as it is
+    assert follow_ups.select_cut_answers(system, vectors) == {"f"}
 
 
 @pytest.mark.slow
 def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
     results, tiny_folder, tiny_model, recorded_corpus
 ):
-    store, corpus = stores.Store("test"), recorded_corpus.head(12)
+    files = stores.CorpusFiles(stores.Store("test"), "c")
+    corpus = recorded_corpus.head(12)
     system_prompts = ["none", "safety"]
     given = {
         "store": "test",
@@ -114,9 +120,7 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
     traces = {
         name: trace_store.query_model(
             tiny_model,
-            trace_store.Query(
-                stores.CorpusFiles(store, "c"), corpus, system_prompt, decoding
-            ),
+            trace_store.Query(files, corpus, system_prompt, decoding),
         )
         for name, system_prompt in zip(names, system_prompts, strict=True)
     }
@@ -128,20 +132,22 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
         )
         for name, frame in traces.items()
     }
-    assert (
-        list(follow_ups.ask_long_answers(store, "c", corpus, traces, labels, config))
-        == names[1:]
-    ), "nothing is refused"
-    labels[names[0]].loc[0, "label"] = "reject"
-    found = follow_ups.ask_long_answers(store, "c", corpus, traces, labels, config)
+    systems = {
+        name: replace(System.of(name, corpus, labels[name]), traces=traces[name])
+        for name in names
+    }
+    asked = follow_ups.ask_long_answers(files, systems, config)
+    assert list(asked) == names[1:], "nothing is refused"
+    systems[names[0]].labels.loc[0, "label"] = "reject"
+    found = follow_ups.ask_long_answers(files, systems, config)
     assert found[names[1]]["sample"].tolist() == [True] * 3
     assert found[names[0]]["sample"].tolist() == [False] and found[names[0]][
         "prompt_id"
     ][0] in list(corpus["prompt_id"][1:6])
-    path = store.path("answers", "c", names[0])
+    path = files.path("answers", names[0])
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(
         DataError,
-        match=r"labels of another version; run 02_querying with long_answers=N",
+        match=r"labels of another version; run A0_follow_ups with long_answers=N",
     ):
-        follow_ups.read_long_answers(store, "c", names)
+        follow_ups.read_long_answers(files, names)

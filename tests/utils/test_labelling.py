@@ -3,7 +3,6 @@ coefficients; labelling a file.
 """
 
 import hashlib
-import io
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paraguard_utils import paths, schemas, settings, stores
-from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, labelling, refusals, systems
-from paraguard_utils.models import encoder, trace_store
+from paraguard_utils.labels import classifier, labelling, refusals, substance, systems
+from paraguard_utils.models import encoder
 
 
 def nothing(texts):
@@ -137,7 +135,7 @@ def test_no_answers_no_labels():
     ]
 
 
-def test_a_classifier_by_hand(tmp_path):
+def test_a_classifier_by_hand():
     """One n-gram, one cue, one number of each vector: the log odds are a sum that fits
     on a line.
     """
@@ -151,13 +149,12 @@ def test_a_classifier_by_hand(tmp_path):
         np.array([[1.0, 0.1, -1.0], [0.0, 0.0, 0.0]]),
         np.array([-1.0, 0.25]),
     )
-    made.save(tmp_path / "c.json")
     seen = (
         ["no", "yes"],
         ["bare_no", "no_cue"],
         np.array([[1.0, 10.0, 0.5], [0.0, 0.0, 0.0]]),
     )
-    found = classifier.load_refusal_classifier(tmp_path / "c.json").probabilities(*seen)
+    found = made.probabilities(*seen)
     # "no" alone is a unit vector: 2 + 0.5 + 1 + 0.1 * 10 - 0.5 - 1 = 3; "yes": -1
     np.testing.assert_allclose(found["refusal"], 1 / (1 + np.exp([-3.0, 1.0])))
     np.testing.assert_allclose(found["partial"], 1 / (1 + np.exp([-1.25, -0.25])))
@@ -181,152 +178,60 @@ def test_what_the_classifier_sees(monkeypatch):
     assert (classifier.make_classifier_inputs(["x"], None)[1][:, 384:] == 0).all()
 
 
-def test_fitting_by_the_same_answers_gives_the_same_coefficients(monkeypatch):
-    monkeypatch.setattr(encoder, "encode_texts", nothing)
-    rows = pd.DataFrame(
-        {
-            "prompt": ["Why?"] * 12,
-            "response": (
-                ["I refuse to say no.", "Sure: here it is.", "No, but here it is."] * 4
-            ),
-        }
-    )
-    rows["label"] = ["full_refusal", "full_compliance", "partial_refusal"] * 4
-    first, second = (classifier.fit_classifier(rows, rows) for _ in range(2))
-    pd.testing.assert_frame_equal(first.ngrams, second.ngrams)
-    assert (
-        first.ngrams.loc["refuse", "refusal"] > 0 > first.ngrams.loc["sure", "refusal"]
-    )
-    assert first.ngrams.loc["but", "partial"] > 0
-    with pytest.raises(DataError, match="no label 'maybe' of a training answer"):
-        classifier.fit_classifier(rows.assign(label="maybe"), rows)
-
-
-@pytest.mark.slow
-def test_training_answers_are_those_with_two_equal_labels():
-    rows = classifier.read_training_answers()
-    assert len(rows) > 2500 and (rows["first_label"] == rows["second_label"]).all()
-    found = labelling.label_responses(
-        rows["response"].iloc[::20],
-        [""] * len(rows.iloc[::20]),
-        rows["prompt"].iloc[::20],
-    )
-    equal = (found["label"] == "reject").to_numpy() == (
-        rows["label"].iloc[::20] != "full_compliance"
-    ).to_numpy()
-    assert equal.mean() > 0.9
-
-
-def test_command_line(tmp_path, command):
-    file = tmp_path / "answers.csv"
-    file.write_text(
-        "id,text,q,finish_reason\n01,\"I can't assist\nwith"
-        ' that.",Why?,stop\n02,Sure.,How?,stop\n03,,,content_filter\n'
-    )
-    done = command("label", str(file), "--column", "text", "--request", "q")
-    out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
-    assert list(out) == [
-        "id",
-        "text",
-        "q",
-        "finish_reason",
-        "label",
-        "kind",
-        "rule",
-        "p_refusal",
-    ]
-    assert out["id"].tolist() == ["01", "02", "03"]
-    assert out["label"].tolist() == ["reject", "accept", "blocked"]
-    done = command("label", str(file), "--column", "text", "--labeller", "cues")
-    out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
-    assert list(out) == ["id", "text", "q", "finish_reason", "label", "kind", "rule"]
-    assert out["label"].tolist() == ["reject", "accept", "blocked"]
-
-
-@pytest.mark.parametrize("case", ["missing", "column", "request", "empty"])
-def test_command_line_says_what_is_wrong(case, tmp_path, command):
-    file = tmp_path / "answers.csv"
-    if case != "missing":
-        file.write_text("" if case == "empty" else "id,text\n1,Sure.\n")
-    options = (
-        ["--column", "text", "--request", "q"]
-        if case == "request"
-        else ["--column", "answer"]
-    )
-    done = command("label", str(file), *options)
-    assert done.printed == "" and done.error
-    assert len(done.error.splitlines()) == 1
-    assert "answers.csv" in done.error
-
-
-def test_without_the_encoders_packages_the_command_says_what_to_do(
-    tmp_path, command, monkeypatch
-):
-    file = tmp_path / "answers.csv"
-    file.write_text("id,response\n1,Sure.\n")
-
-    def missing(*_):
-        raise ModuleNotFoundError(
-            "No module named 'sentence_transformers'", name="sentence_transformers"
-        )
-
-    monkeypatch.setattr(encoder, "_model", missing)
-    done = command("label", str(file))
-    assert "sentence_transformers" in done.error and "--labeller cues" in done.error
-    assert command("label", str(file), "--labeller", "cues").error == ""
-
-
 def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_read(
     results,
 ):
-    store, config = (
-        stores.Store("test"),
-        settings.check_settings(
-            {"store": "test", "corpus": "mine"}, settings.QuerySettings
-        ),
-    )
+    files = stores.CorpusFiles(stores.Store("test"), "mine")
+    config = settings.QuerySettings(store="test", corpus="mine")
     corpus = pd.DataFrame({"prompt_id": ["a-0", "a-1"], "text": ["how?", "why?"]})
     traces = corpus[["prompt_id"]].assign(
         key="k", response=["", "Here is how."], finish_reason=["refusal", "stop"]
     )
     for _ in ("made", "read"):
-        (labels,) = systems.label_systems(
-            store, "mine", corpus, {"t": traces}, config
-        ).values()
+        (labels,) = systems.label_systems(files, corpus, {"t": traces}, config).values()
         assert (
             labels["label"].tolist() == ["reject", "accept"]
             and labels["kind"][0] == labelling.STOPPED_KIND
         )
-    kept = store.read("labels", "mine", "t")
+    kept = files.read("labels", "t")
     assert kept["label"].tolist() == [
         "blocked",
         "accept",
     ], "the file says what happened"
 
 
-def test_a_judge_s_stop_is_read_as_a_refusal_too(results):
-    store, config = (
-        stores.Store("test"),
-        settings.check_settings(
-            {"store": "test", "corpus": "mine"}, settings.QuerySettings
-        ),
-    )
-    traces = pd.DataFrame(
-        {"prompt_id": ["a-0", "a-1"], "key": "k", "response": ["", "Here is how."]}
-    )
-    verdicts = traces[["prompt_id"]].assign(
-        labeller="j", label=["blocked", "accept"], kind=None, rule=None, response=None
-    )
-    meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
-    store.write("verdicts", "mine", "t", frame=verdicts, meta=meta)
-    (found,) = systems.judge_systems(store, "mine", {"t": traces}, config).values()
-    assert (
-        found["label"].tolist() == ["reject", "accept"]
-        and found["kind"][0] == labelling.STOPPED_KIND
-    )
-
-
 def test_notebooks_read_no_label_as_it_is_stored():
     for path in paths.NOTEBOOKS.glob("*.ipynb"):
         for line in path.read_text(encoding="utf-8").splitlines():
             assert 'read(\\"labels\\"' not in line, f"{path.name}: {line}"
+
+
+LOOPS = {
+    "": True,
+    "I am a cat. I am a cat. I am a cat. I am a cat. I am a cat.": True,
+    "Wash the rice, then let it rest in cold water for ten minutes before it is cooked.": (
+        False
+    ),
+    "How can I wash the rice before it is cooked in water?": True,
+    "Il faut laver le riz dans de l'eau froide avant de le faire cuire pendant dix minutes.": (
+        True
+    ),
+    "The rice.": False,
+}
+
+
+@pytest.mark.parametrize(("answer", "expected"), LOOPS.items())
+def test_loops_echoes_and_other_tongues_are_degenerate(answer, expected):
+    request = "Tell me: how can I wash the rice before it is cooked in water?"
+    assert substance.degenerate_answers([answer], [request]).tolist() == [
+        "degenerate" if expected else "on_topic"
+    ]
+
+
+def test_repetition_and_echo_by_hand():
+    # runs of four in "a b c d a b c d": abcd bcda cdab dabc abcd, one of five stood
+    # before
+    assert substance.repeated_share(list("abcdabcd")) == pytest.approx(1 / 5)
+    assert substance.repeated_share(list("abc")) == 0
+    # b and d stand in the request in this order
+    assert substance.echoed_share(list("xbyd"), list("abcd")) == 0.5

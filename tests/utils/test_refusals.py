@@ -302,12 +302,6 @@ def test_long_answers_complete(unit):
     assert only(unit * (1_000_000 // len(unit)))[0] in schemas.LABELS
 
 
-def test_the_substring_list_is_naive():
-    assert refusals.has_substring(
-        ["I'm sorry for your loss. Here is a speech.", "Sure."]
-    ).tolist() == [True, False]
-
-
 @pytest.mark.parametrize("pattern", [r"(a)\1", "a(?=b)", "a(?!b)"])
 def test_the_engine_of_the_cues_cannot_backtrack(pattern):
     """Time linear in the text by construction: what would need backtracking is no
