@@ -1,9 +1,9 @@
-"""Promoting a live run to the record: data and their card, figures, numbers in prose,
-the committed notebooks.
+"""Promote a live run to the record: data and their card, figures, numbers in prose, the
+committed notebooks.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import nbformat
@@ -11,7 +11,7 @@ import pandas as pd
 
 from paraguard_lab import run
 from paraguard_lab.corpus import build, writer
-from paraguard_lab.labels import agreement
+from paraguard_lab.labels import agreement, training
 from paraguard_lab.remedies import catalogue, utility
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS
 from paraguard_lab.report import croissant, full_scale, numbers
@@ -19,7 +19,7 @@ from paraguard_lab.report.compare import COMPARED_TABLES
 from paraguard_lab.run import MINUTES_TABLE
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import UserError
-from paraguard_utils.labels import annotations, classifier
+from paraguard_utils.labels import annotations
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.settings import (
     CORPUS,
@@ -32,19 +32,26 @@ from paraguard_utils.settings import (
 )
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
-PROMOTED_FOLDERS, ON_REQUEST_FOLDERS, DERIVED_FOLDERS = (
-    list(
-        dict.fromkeys(
-            kind.path.partition("/")[0]
-            for kind in stores.KINDS.values()
-            if kind.recorded == way
-        )
-    )
-    for way in ("promoted", "on request", "derived")
-)
-"""Folders of a live store that are copied to `data/`; those that a live run fills on
-request only, where a system without a file keeps its recorded one; and those that the
-recorded notebooks make anew."""
+
+def _folders(way: str) -> list[str]:
+    """Return the folders of a store whose files are recorded in a way
+    (`stores.FileKind`).
+    """
+    folders = []
+    for kind in stores.KINDS.values():
+        folder = kind.path.partition("/")[0]
+        if kind.recorded == way and folder not in folders:
+            folders.append(folder)
+    return folders
+
+
+PROMOTED_FOLDERS = _folders("promoted")  # copied to `data/`
+
+ON_REQUEST_FOLDERS = _folders("on request")
+"""Folders that a live run fills on request only; a system without a file keeps its
+recorded one."""
+
+DERIVED_FOLDERS = _folders("derived")  # the recorded notebooks make them anew
 
 BY_CORPUS = ("generated", "corpus", encoder.ENCODER_NAME)
 """Folders with a file for each corpus; all others but the vectors' and the tables' have
@@ -53,43 +60,17 @@ a folder for each.
 
 LABEL_INPUTS = (
     annotations.ANNOTATIONS_FILE,
-    classifier.TRAINING_ANSWERS_FILE,
+    training.TRAINING_ANSWERS_FILE,
     agreement.PUBLISHED_RATES_FILE,
 )
 """Files among the labels that no run makes."""
 
-DEMO_SYSTEM = (  # whose decisions `paraguard audit --demo` audits
-    "smollm2-135m-instruct-q4_1--safety"
-)
-
-ASKED_BESIDE = (
-    TWINS,
-    OLD_TWINS,
-    XSTEST,
-    name_remedied(CORPUS, "wordings"),
-    *(name_reworded(of) for of in (CORPUS, TWINS)),
-    *(
-        name_remedied(of, name, third)
-        for of in (CORPUS, TWINS)
-        for name in catalogue.remedy_folders()
-        for third in SPLIT_NUMBERS
-    ),
-    *(
-        name_remedied(of, name)
-        for of in (XSTEST, XSTEST_SAFE)
-        for name in catalogue.remedy_folders()
-    ),
-    name_remedied(XSTEST_SAFE, catalogue.UNTOUCHED),
-)
-"""What is asked beside the corpus, of which no answer is kept: requests that ask for
-harm, rewordings of what was rejected, and what remedied systems were asked. Files are
-promoted where a live store has them, and never removed for the want."""
+# Its decisions are what `paraguard audit --demo` audits.
+DEMO_SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
 PUBLIC_TABLES = (
-    *(
-        f"public_{name}"
-        for name in (*build.PUBLIC_CORPUS_TABLES, *full_scale.FULL_SCALE_TABLES)
-    ),
+    *(f"public_{name}" for name in build.PUBLIC_CORPUS_TABLES),
+    *(f"public_{name}" for name in full_scale.FULL_SCALE_TABLES),
     *agreement.XSTEST_TABLES,
     writer.WRITER_CANDIDATES_TABLE,
     utility.UTILITY_TABLE,
@@ -98,152 +79,177 @@ PUBLIC_TABLES = (
 )
 """Tables made from benchmark files, counts and estimates without texts, what a model
 wrote for the seeds on which generators are compared (`benchmarks/writer.py`), what
-needs a remedied model's weights, and what readers said of twins. Those of a live store
-replace the recorded ones, which stay where it has none."""
+needs a remedied model's weights, and what annotators said of twins. Those of a live
+store replace the recorded ones, which stay if it has none."""
+
+
+def _corpora_asked_beside() -> Iterator[str]:
+    yield from (TWINS, OLD_TWINS, XSTEST, XSTEST_SAFE)
+    yield name_remedied(CORPUS, "wordings")
+    for corpus_name in (CORPUS, TWINS):
+        yield name_reworded(corpus_name)
+        for remedy in catalogue.remedy_folders():
+            for third in SPLIT_NUMBERS:
+                yield name_remedied(corpus_name, remedy, third)
+    for corpus_name in (XSTEST, XSTEST_SAFE):
+        for remedy in (*catalogue.remedy_folders(), catalogue.UNTOUCHED):
+            yield name_remedied(corpus_name, remedy)
+
+
+ASKED_BESIDE = frozenset(_corpora_asked_beside())
+"""Names of what is asked beside the corpus, of which no answer is kept: requests that
+ask for harm, rewordings of what was rejected, and what remedied systems were asked. A
+file is copied if the live store has it; otherwise the recorded one stays."""
 
 
 def promote_live_run() -> None:
     """Promote a live run to the record and execute the committed notebooks from it.
 
     Only the project's corpora and its published systems are promoted, whatever else the
-    live store holds; a system that a live run does not ask by default keeps its
-    recorded files where the live store lacks them, and so do requests that ask for
-    harm, and rewordings. Tables and figures are those that the recorded notebooks make
-    from what was promoted. Raise UserError where the live store lacks something, or
-    holds other systems or an answer that must not be kept.
+    live store holds. A system that a live run does not ask by default keeps its
+    recorded files if the live store lacks them, and so do requests that ask for harm,
+    and rewordings. Tables and figures are those that the recorded notebooks make from
+    what was promoted. Raises UserError if the live store lacks something, or holds
+    other systems or an answer that must not be kept.
     """
-    live, recorded = Store(LIVE), Store(RECORDED)
+    live = Store(LIVE)
+    recorded = Store(RECORDED)
     known = list(registry.published_systems("chat", "guard", "refusal").index)
+    _check_tables(live, known)
+    _check_withheld(live)
+    kept = _kept(live, recorded)
+    for folder in PROMOTED_FOLDERS:
+        _replace(live.writes / folder, paths.DATA / folder, known, kept)
+    for folder in ON_REQUEST_FOLDERS:
+        lacking = [name for name in known if not live.has(folder, CORPUS, name)]
+        _replace(live.writes / folder, paths.DATA / folder, known, lacking)
+    # What an earlier version drew must not be promoted.
+    shutil.rmtree(recorded.writes, ignore_errors=True)
+    # A run that was interrupted does not know how long it took: the minutes of the
+    # record stay.
+    for name in (*PUBLIC_TABLES, MINUTES_TABLE):
+        source = live if live.has("tables", name) else recorded
+        meta = stores.read_meta(source.path("tables", name))
+        recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
+    redraw_record(recorded, known)
+
+
+def _check_tables(live: Store, known: Collection[str]) -> None:
+    """Raise an error if a table is missing, or of another corpus or other systems."""
     for name in COMPARED_TABLES:
         if not live.has("tables", name):
             raise UserError(
                 f"the live store has no table {name}; run make reproduce first"
             )
-        meta = stores.read_meta(live.path("tables", name))["parameters"]
-        rows = live.read("tables", name)
-        if (
-            meta["corpus"] != CORPUS
-            or not set(rows["system"]) <= set(known)
-            or meta.get("model")
-        ):
+        parameters = stores.read_meta(live.path("tables", name))["parameters"]
+        systems = set(live.read("tables", name)["system"])
+        is_ours = parameters["corpus"] == CORPUS and not parameters.get("model")
+        if not is_ours or not systems <= set(known):
             raise UserError(
                 f"the live table {name} is of another corpus or other systems; run make"
                 " reproduce first"
             )
-    described = (
-        live.read("tables", "public_risk")
-        if live.has("tables", "public_risk")
-        else None
-    )
-    if described is not None and described["texts"].iloc[0] != len(
-        live.read("corpus", CORPUS)
-    ):
-        raise UserError(
-            "the live table public_risk describes another corpus; run paraguard corpus"
-            " build again"
-        )
-    _check_withheld(live)
-    kept = dict.fromkeys(PROMOTED_FOLDERS, _kept(live, recorded))
-    for folder in ON_REQUEST_FOLDERS:
-        kept[folder] = [name for name in known if not live.has(folder, CORPUS, name)]
-    for folder, names in kept.items():
-        _replace(live.writes / folder, paths.DATA / folder, known, names)
-    shutil.rmtree(
-        recorded.writes, ignore_errors=True
-    )  # what an earlier version drew must not be promoted
-    for name in PUBLIC_TABLES:
-        source = live if live.has("tables", name) else recorded
-        meta = stores.read_meta(source.path("tables", name))
-        recorded.write("tables", name, frame=source.read("tables", name), meta=meta)
-    # A run that was interrupted does not know how long it took: the minutes of the
-    # record stay.
-    timed = live if live.has("tables", MINUTES_TABLE) else recorded
-    recorded.write(
-        "tables", MINUTES_TABLE, frame=timed.read("tables", MINUTES_TABLE), meta={}
-    )
-    redraw_record(recorded, known)
+    if live.has("tables", "public_risk"):
+        texts = live.read("tables", "public_risk")["texts"].iloc[0]
+        if texts != len(live.read("corpus", CORPUS)):
+            raise UserError(
+                "the live table public_risk describes another corpus; run paraguard"
+                " corpus build again"
+            )
 
 
 def _check_withheld(live: Store) -> None:
-    """Raise an error where a file that might be promoted holds an answer of which only
-    the label is kept.
+    """Raise an error if a file that might be promoted holds an answer.
+
+    Only the labels of these answers are kept.
     """
     for kind in ("traces", "labels", *ON_REQUEST_FOLDERS):
-        for path in (
-            path
-            for name in ASKED_BESIDE
-            for path in live.path(kind, name, "x").parent.glob("*")
-        ):
-            if (
-                path.suffix in (".csv", ".parquet")
-                and stores.read_file(path, kind)["response"].notna().any()
-            ):
-                raise UserError(
-                    f"{paths.display_path(path)} holds answers, of which only labels"
-                    " are kept; remove it"
-                )
+        for corpus_name in ASKED_BESIDE:
+            for path in live.path(kind, corpus_name, "x").parent.glob("*"):
+                if path.suffix not in (".csv", ".parquet"):
+                    continue
+                if stores.read_file(path, kind)["response"].notna().any():
+                    raise UserError(
+                        f"{paths.display_path(path)} holds answers, of which only"
+                        " labels are kept; remove it"
+                    )
 
 
 def redraw_record(recorded: Store, known: Sequence[str]) -> None:
-    """Make tables, figures, numbers and executed notebooks from the recorded traces,
-    and put them in their places.
+    """Make tables, figures, numbers and executed notebooks from the recorded traces.
+
+    All are put in their places.
     """
-    _derived(recorded, known)
-    for notebook in run.order_to_run(run.list_notebooks()):
-        run.run_notebook(notebook, RECORDED)
-        _derived(recorded, known)  # 04 reads the scores that 03 makes
+    # The notebooks read the public tables.
+    for folder in DERIVED_FOLDERS:
+        _copy(recorded.writes / folder, paths.DATA / folder, known)
+    run.run_all(RECORDED, run.list_notebooks())
     for folder in DERIVED_FOLDERS:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
-    figure_map = (paths.FIGURES / "FIGURE_MAP.csv").read_bytes()
+    figure_map = paths.FIGURES / "FIGURE_MAP.csv"
+    titles = figure_map.read_bytes()
     _replace(recorded.writes / "figures", paths.FIGURES, known)
-    (paths.FIGURES / "FIGURE_MAP.csv").write_bytes(figure_map)
-    found = numbers.collect_numbers(recorded)
-    stores.write_file(
-        paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv", found, "tables", {}
-    )
-    readme = paths.ROOT / "README.md"
-    readme.write_text(
-        numbers.fill_numbers(readme.read_text(encoding="utf-8"), found),
-        encoding="utf-8",
-    )
-    stores.write_text(
-        paths.DATA / "demo.csv", make_demo_log(recorded).to_csv(index=False)
-    )
-    croissant.write_card(found)
+    figure_map.write_bytes(titles)
+    log = make_demo_log(recorded).to_csv(index=False)
+    stores.write_text(paths.DATA / "demo.csv", log)
     for notebook in run.list_notebooks():
-        executed = clean_notebook(
-            nbformat.read(recorded.writes / "notebooks" / notebook.name, as_version=4)
-        )
-        for cell in executed.cells:
+        executed = recorded.writes / "notebooks" / notebook.name
+        cleaned = clean_notebook(nbformat.read(executed, as_version=4))
+        nbformat.write(cleaned, notebook)
+    refill_numbers(recorded)
+
+
+def refill_numbers(recorded: Store | None = None) -> list[Path]:
+    """Fill the numbers in prose anew from the record, in place.
+
+    These are the numbers of README, of the data card and of the notebooks; the table of
+    numbers and the card's twin for machines follow. Returns the files that changed.
+    """
+    documents = [paths.ROOT / "README.md", croissant.CARD_FILE, *run.list_notebooks()]
+    before = {path: path.read_bytes() for path in documents}
+    found = numbers.collect_numbers(recorded or Store(RECORDED))
+    table = paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv"
+    stores.write_file(table, found, "tables", {})
+    readme = documents[0]
+    text = numbers.fill_numbers(readme.read_text(encoding="utf-8"), found)
+    readme.write_text(text, encoding="utf-8")
+    croissant.write_card(found)
+    for path in run.list_notebooks():
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = numbers.fill_numbers(cell.source, found)
-        nbformat.write(executed, notebook)
+        nbformat.write(notebook, path)
+    return [path for path in documents if path.read_bytes() != before[path]]
 
 
 def make_demo_log(recorded: Store) -> pd.DataFrame:
-    """Return what `paraguard audit --demo` audits: one model's decisions on the corpus
-    and its twins, as a log.
+    """Return what `paraguard audit --demo` audits: decisions of one model, as a log.
 
-    A twin has its harmless cluster's name, so that both are resampled together, as in
-    03.
+    They are about the corpus and its twins. A twin has its harmless cluster's name, so
+    that both are resampled together, as in 03.
     """
     parts = []
-    for of, harmful in ((CORPUS, False), (TWINS, True)):
-        corpus, labels = (
-            recorded.read("corpus", of),
-            recorded.read("labels", of, DEMO_SYSTEM),
+    for corpus_name, harmful in ((CORPUS, False), (TWINS, True)):
+        corpus = recorded.read("corpus", corpus_name)
+        labels = recorded.read("labels", corpus_name, DEMO_SYSTEM)
+        rows = pd.DataFrame(
+            {
+                "cluster": unsafe.benign_cluster_of(corpus["cluster_id"]),
+                "text": corpus["text"],
+                "harmful": harmful,
+                "decision": labels["label"].to_numpy(),
+            }
         )
-        rows = corpus[["text"]].assign(
-            cluster=unsafe.benign_cluster_of(corpus["cluster_id"])
-        )[["cluster", "text"]]
-        parts.append(rows.assign(harmful=harmful, decision=labels["label"].to_numpy()))
-    return pd.concat(parts).assign(system=registry.display_titles([DEMO_SYSTEM])[0])
+        parts.append(rows)
+    (title,) = registry.display_titles([DEMO_SYSTEM])
+    return pd.concat(parts).assign(system=title)
 
 
 def _kept(live: Store, recorded: Store) -> list[str]:
     """Return the published systems, not asked live, that keep their recorded files.
 
-    UserError on half a system.
+    UserError if the live store has half a system.
     """
     kept = []
     for kind, product in (
@@ -252,37 +258,25 @@ def _kept(live: Store, recorded: Store) -> list[str]:
         ("refusal", "guards"),
     ):
         for name, default in registry.published_systems(kind)["default"].items():
-            there = [live.has(part, CORPUS, name) for part in (product, "labels")]
-            if all(there):
+            parts = [live.has(part, CORPUS, name) for part in (product, "labels")]
+            if all(parts):
                 continue
-            if (
-                default == "yes"
-                or any(there)
-                or not recorded.has("labels", CORPUS, name)
-            ):
-                command = "reproduce" if default == "yes" else "optional-models"
+            is_default = default == "yes"
+            if is_default or any(parts) or not recorded.has("labels", CORPUS, name):
+                command = "reproduce" if is_default else "optional-models"
                 raise UserError(
                     f"the live store lacks answers of {name}, or their labels; run make"
                     f" {command}"
                 )
             kept.append(name)
     if kept and live.has("corpus", CORPUS):
-        corpora = [
-            stores.frame_hash(store.read("corpus", CORPUS))
-            for store in (live, recorded)
-        ]
-        if corpora[0] != corpora[1]:
+        ours = stores.frame_hash(live.read("corpus", CORPUS))
+        if ours != stores.frame_hash(recorded.read("corpus", CORPUS)):
             raise UserError(
                 f"the corpus has changed, and {kept[0]} was not asked again; run make"
                 " optional-models"
             )
     return kept
-
-
-def _derived(recorded: Store, known: Sequence[str]) -> None:
-    """Copy what the recorded notebooks have made so far to where the next one reads it."""
-    for folder in DERIVED_FOLDERS:
-        _copy(recorded.writes / folder, paths.DATA / folder, known)
 
 
 def _copy(
@@ -292,110 +286,94 @@ def _copy(
 
     Return their relative paths.
     """
-    found = [
-        path
-        for path in source.rglob("*")
-        if path.is_file() and _publishable(path, systems)
-    ]
-    wanted = {path.relative_to(source) for path in found if not _is_of(path, kept)}
-    for name in wanted:
+    copied = set()
+    for path in source.rglob("*"):
+        if not path.is_file() or not _publishable(path, systems) or _is_of(path, kept):
+            continue
+        name = path.relative_to(source)
         (destination / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, destination / name)
-    return wanted
+        shutil.copyfile(path, destination / name)
+        copied.add(name)
+    return copied
 
 
 def _replace(
     source: Path, destination: Path, systems: Sequence[str], kept: Sequence[str] = ()
 ) -> None:
-    """Copy a folder's publishable files over another's, and remove there what is
-    neither among them nor kept.
+    """Copy a folder's publishable files over another's, and remove the others there.
+
+    Files of kept systems and of what is asked beside the corpus stay.
     """
-    wanted = _copy(source, destination, systems, kept)
+    copied = _copy(source, destination, systems, kept)
     for path in destination.rglob("*"):
-        if (
-            path in LABEL_INPUTS
-            or _is_of(path, kept)
-            or _corpus_of(path) in ASKED_BESIDE
-        ):
+        if not path.is_file() or path.relative_to(destination) in copied:
             continue
-        if path.is_file() and path.relative_to(destination) not in wanted:
+        stays = path in LABEL_INPUTS or _is_of(path, kept)
+        if not stays and _corpus_of(path) not in ASKED_BESIDE:
             path.unlink()
 
 
 def _is_of(path: Path, systems: Sequence[str]) -> bool:
     """Return whether a file belongs to one of these systems, or to the model of one."""
-    return _stem(path) in systems or path.parent.name in set(
-        map(prompting.model_of_system, systems)
-    )
+    models = {prompting.model_of_system(name) for name in systems}
+    return _stem(path) in systems or path.parent.name in models
 
 
 def _stem(path: Path) -> str:
+    """Return the name of a file without its endings, which is a system or a corpus."""
     stem = path.name.removesuffix(".meta.json").rpartition(".")[0]
-    # Under another wording (safety-2) a system is that of the usual one.
-    return (
-        stem.rpartition("-")[0]
-        if path.parent.name == name_remedied(CORPUS, "wordings")
-        else stem
-    )
+    if path.parent.name == name_remedied(CORPUS, "wordings"):
+        # Under another wording (safety-2) a system is that of the usual one.
+        return stem.rpartition("-")[0]
+    return stem
 
 
 def _corpus_of(path: Path) -> str:
     """Return the name of the corpus that a file is of."""
-    return (
-        _stem(path).removesuffix(".drifts")
-        if path.parent.name in BY_CORPUS
-        else path.parent.name
-    )
+    if path.parent.name in BY_CORPUS:
+        return _stem(path).removesuffix(".drifts")
+    return path.parent.name
 
 
 def _publishable(path: Path, systems: Sequence[str]) -> bool:
-    stem = _stem(path)
+    """Return whether a file is of the project's corpora and of these systems."""
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
-    if path.parents[1].name in {
-        *PROMOTED_FOLDERS,
-        *ON_REQUEST_FOLDERS,
-        *DERIVED_FOLDERS,
-    } - {"vectors"}:
-        return path.parent.name in (CORPUS, *ASKED_BESIDE) and stem in systems
-    if path.parent.name in BY_CORPUS:
+    folder = path.parent.name
+    above = path.parents[1].name
+    if above == "vectors" and folder not in BY_CORPUS:
+        return folder in {prompting.model_of_system(name) for name in systems}
+    if folder in BY_CORPUS:
         return _corpus_of(path) in (CORPUS, *ASKED_BESIDE)
-    if path.parents[1].name == "vectors":
-        return path.parent.name in {prompting.model_of_system(name) for name in systems}
-    return (
-        not stem.startswith("confused_refusals_")
-        or stem.removeprefix("confused_refusals_") in systems
-    )
+    if above in (*PROMOTED_FOLDERS, *ON_REQUEST_FOLDERS, *DERIVED_FOLDERS):
+        return folder in (CORPUS, *ASKED_BESIDE) and _stem(path) in systems
+    of_system = _stem(path).removeprefix("confused_refusals_")
+    return of_system == _stem(path) or of_system in systems
 
 
 def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Remove what a run leaves behind in a notebook, but keep tags, outputs and
-    execution counts.
+    """Remove what a run leaves behind in a notebook.
+
+    Tags, outputs and execution counts stay.
     """
     from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
-    notebook.metadata = {
-        "kernelspec": {
-            "display_name": "Python 3",
-            "language": "python",
-            "name": "python3",
-        }
-    }
-    notebook.cells = [
-        cell
-        for cell in notebook.cells
-        if "injected-parameters" not in cell.metadata.get("tags", [])
-    ]
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"
-        cell.metadata = (
-            {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
-        )
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = {"kernelspec": kernel}
+    cells = []
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "injected-parameters" in tags:
+            continue
+        cell.id = f"cell-{len(cells)}"
+        cell.metadata = {"tags": tags} if tags else {}
         if cell.cell_type == "code":
             # Warnings and progress bars vary from run to run.
             cell.outputs = [
                 output for output in cell.outputs if output.get("name") != "stderr"
             ]
+        cells.append(cell)
+    notebook.cells = cells
     # What is printed arrives in pieces that vary from run to run.
     notebook, _ = CoalesceStreamsPreprocessor().preprocess(notebook, {})
     return notebook
