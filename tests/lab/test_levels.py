@@ -16,8 +16,8 @@ from paraguard_utils.analysis import confusion, evaluation, pipeline, signals
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS, prob_shifts
-from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.models import encoder, trace_store
+from paraguard_utils.errors import DataError
+from paraguard_utils.models import encoder
 
 NOT_TOLD = {"token_ids": [], "token_nll": [], "user_start": 0, "user_end": 0}
 
@@ -398,7 +398,8 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         name, [name, "smollm2-135m-instruct-q4_1--safety"]
     )
     config = settings.check_settings(
-        {"store": "recorded", "corpus": "paraguard_mini", "resamples": 100}
+        {"store": "recorded", "corpus": "paraguard_mini", "resamples": 100},
+        settings.AnalysisSettings,
     )
     scored = pipeline.read_systems(
         store, "paraguard_mini", recorded_corpus, [name, lender]
@@ -429,7 +430,9 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
     assert (rows.loc["all", "n"] == own["n_reject"]).all()
     # The drawn part is what would be scored, had nothing else been asked.
     part = recorded_corpus[recorded_corpus["prompt_id"].isin(draws[name]["prompt_id"])]
-    vectors = encoder.stored_vectors(store, "paraguard_mini", part["text"])
+    vectors = encoder.stored_vectors(
+        stores.CorpusFiles(store, "paraguard_mini"), part["text"]
+    )
     too_few = [
         frame.loc[part.index].reset_index(drop=True)
         for frame in (scored[name].traces, scored[name].labels)
@@ -465,93 +468,3 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
             - rates.loc[near["neighbour_id"]].to_numpy()
         )
     )
-
-
-SERVED, MODEL, LENDER = (
-    "x-served--safety",
-    "qwen2.5-coder-0.5b-instruct-q4_k_m",
-    "smollm2-135m-instruct-q4_1",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", surrogate.DISCLOSURE_LEVELS)
-def test_a_served_system_is_scored_with_what_a_surrogate_lends(
-    level, results, recorded_corpus
-):
-    record, live = stores.Store(stores.RECORDED), stores.Store("test")
-    prompts = recorded_corpus.head(60)
-    own = record.read("traces", "paraguard_mini", f"{MODEL}--safety")
-    nothing = {"token_ids": [], "token_nll": [], "next_ids": [], "next_logprobs": []}
-    hidden = {
-        "full": [],
-        "answer tokens": ["token_ids", "token_nll"],
-        "text": list(nothing),
-    }[level]
-    there = own.assign(**{name: [np.array([])] * len(own) for name in hidden})
-    if level == "text":
-        there["tail_mass"] = 1.0
-    meta = stores.read_meta(
-        record.path("traces", "paraguard_mini", f"{MODEL}--safety")
-    ) | {"level": level}
-    live.write("traces", "paraguard_mini", SERVED, frame=there, meta=meta)
-    told, model = pipeline.read_scoring_traces(live, "paraguard_mini", prompts, SERVED)
-    assert model == LENDER, "from the record: the live store has no other model"
-    lent = surrogate.align_traces(
-        record.read("traces", "paraguard_mini", f"{LENDER}--safety"),
-        prompts["prompt_id"],
-    )
-    own = surrogate.align_traces(own, prompts["prompt_id"])
-    words, first = (
-        (own if level == "full" else lent),
-        (lent if level == "text" else own),
-    )
-    np.testing.assert_allclose(
-        signals.trace_perplexity(told), signals.trace_perplexity(words), rtol=1e-6
-    )
-    ends = np.arange(20), np.arange(20, 40)
-    np.testing.assert_allclose(shifts(told, *ends), shifts(first, *ends))
-    assert all(map(np.array_equal, told["token_ids"], lent["token_ids"]))
-    assert told["response"].tolist() == own["response"].tolist()
-    labels = surrogate.align_traces(
-        record.read("labels", "paraguard_mini", f"{MODEL}--safety"),
-        prompts["prompt_id"],
-    )
-    config = settings.check_settings({"store": "test", "corpus": "paraguard_mini"})
-    tokens = live.read_earlier("tokens", model)
-    pairs, scores = pipeline.compute_pairs_and_scores(
-        live, "paraguard_mini", prompts, labels, told, tokens, config
-    )
-    assert (
-        pairs["drift"].notna().all()
-        and scores.loc[scores["label"] == "reject", "ci"].notna().any()
-    )
-
-
-def test_a_served_system_without_a_surrogate_says_what_to_run(results, recorded_corpus):
-    live, corpus = (
-        stores.Store("test"),
-        recorded_corpus.head(3).assign(text=["a b", "c d", "e f"]),
-    )
-    name = f"{MODEL}--safety"
-    meta = stores.read_meta(
-        stores.Store(stores.RECORDED).path("traces", "paraguard_mini", name)
-    ) | {"level": "text"}
-    context = trace_store.context_from_meta(meta, "x")
-    nothing = dict.fromkeys(
-        ("token_ids", "token_nll", "next_ids", "next_logprobs"), np.array([])
-    )
-    rows = [
-        {
-            "prompt_id": row.prompt_id,
-            "key": context.key(row.text),
-            "response": "no",
-            "finish_reason": "stop",
-        }
-        | nothing
-        | {"user_start": 0, "user_end": 0, "tail_mass": 1.0}
-        for row in corpus.itertuples()
-    ]
-    live.write("traces", "other", SERVED, frame=pd.DataFrame(rows), meta=meta)
-    with pytest.raises(Missing, match="model=smollm2-135m-instruct"):
-        pipeline.read_scoring_traces(live, "other", corpus, SERVED)

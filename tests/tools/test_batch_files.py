@@ -226,9 +226,7 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(
         given | {"system_prompts": ["none", "safety"]}, settings.QuerySettings
     )
     assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)
-    with pytest.raises(SystemExit) as ended:
-        systems.ask_systems(
-            stores.Store("test"), "paraguard_mini", recorded_corpus, config
-        )
-    assert ended.value.code == 0 and "not asked by files" in capsys.readouterr().out
+    files = stores.CorpusFiles(stores.Store("test"), "paraguard_mini")
+    asked = systems.ask_systems(files, recorded_corpus, config)
+    assert not asked.complete and "not asked by files" in capsys.readouterr().out
     assert len(requests(tmp_path)) == 2 * len(recorded_corpus)

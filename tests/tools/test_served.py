@@ -204,9 +204,13 @@ def test_every_fault_passes_and_every_prompt_has_one_row(server, capsys):
     assert traces["prompt_id"].tolist() == [f"p{i}" for i in range(len(WORDS) + 1)]
     assert (traces["response"] == "Sure, here is how.").all()
     assert model.faults == {
-        "status 429": 1, "status 500": 1, "cut connection": 1, "unreadable answer": 4, "time-out": 1,
+        "status 429": 1,
+        "status 500": 1,
+        "cut connection": 1,
+        "unreadable answer": 4,
+        "time-out": 1,
         "too large an answer": 1,
-    }  # fmt: skip
+    }
     assert "1 x status 429" in capsys.readouterr().err
     asked = len(handler.asked)
     again = ask(
@@ -706,10 +710,10 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
         given | {"system_prompts": ["safety"], "max_new_tokens": 8, "limit": 2},
         settings.QuerySettings,
     )
-    tried = systems.ask_systems(stores.Store("test"), "mine", corpus.head(2), config)
+    tried = systems.ask_systems(mine(), corpus.head(2), config).traces
     assert [len(frame) for frame in tried.values()] == [2]
-    systems.label_systems(stores.Store("test"), "mine", corpus.head(2), tried, config)
-    assert systems.ask_harmful_requests(stores.Store("test"), None, config) == {}, (
+    systems.label_systems(mine(), corpus.head(2), tried, config)
+    assert systems.ask_harmful_requests(mine(), None, config) == {}, (
         "nor are the twins asked to try"
     )
     assert not list(results.rglob("*.parquet.meta.json")) and not list(
@@ -725,14 +729,8 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     rows = pd.read_parquet(whole)
     rows.loc[0, "response"], rows.loc[0, "finish_reason"] = None, "error"
     rows.to_parquet(whole)
-    assert (
-        len(
-            systems.ask_systems(stores.Store("test"), "mine", corpus.head(2), config)[
-                "made-up-served--safety"
-            ]
-        )
-        == 2
-    )
+    again = systems.ask_systems(mine(), corpus.head(2), config).traces
+    assert len(again["made-up-served--safety"]) == 2
     assert len(ask(served.ServerBackend("made-up", model.base_url), corpus)) == 6
     assert [words for words, _ in handler.asked].count("prompt 0") == 2
 
