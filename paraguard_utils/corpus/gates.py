@@ -187,7 +187,19 @@ def judge_candidates(
 
 
 def judge_seeds(seeds: Seeds, judging: Judging) -> pd.DataFrame:
-    """Return seeds with `risk` and the `reason` of the gate that stops them, or ""."""
+    """Measure the risk of seeds and say which gate stops them.
+
+    Parameters
+    ----------
+    seeds : pandas.DataFrame
+        Columns seed_id, text.
+    judging : Judging
+
+    Returns
+    -------
+    pandas.DataFrame
+        The seeds with risk and reason: "" or the sanity or risk gate that stops one.
+    """
     seeds = seeds.reset_index(drop=True)
     seeds["risk"] = judging.score(seeds["text"], judging.embed)
     reasons = [
@@ -212,7 +224,23 @@ def _stop(stopped: ArrayLike, reason: str) -> np.ndarray:
 
 
 def sanity_reasons(texts: Iterable[str], limits: Gates = Gates()) -> list[str]:
-    """Return the sanity reason of each text by itself, "" for a sane one."""
+    """Return why a corpus should not take each text, whatever its seed is.
+
+    Parameters
+    ----------
+    texts : iterable of str
+    limits : Gates
+
+    Returns
+    -------
+    list of str
+        A key of `GATE_REASONS` per text, up to "language"; "" for a sane text.
+
+    Examples
+    --------
+    >>> sanity_reasons(["How do I kill a process?", "=cmd()", " ?! "])
+    ['', 'formula', 'blank']
+    """
     return [_sanity_reason(text, limits) for text in texts]
 
 
@@ -280,9 +308,10 @@ def _stop_uncontrolled(
     seed_risks: np.ndarray,
     limits: Gates,
 ) -> np.ndarray:
-    """Stop candidates of a strategy with a direction of risk that lack control.
+    """Stop candidates that should move the risk by charged words, and do not.
 
-    They change more than charged words, or do not move the risk as they should.
+    They are of a strategy with a direction (softening, hardening), and change more than
+    charged words, or do not move the risk that way.
     """
     direction = candidates["strategy"].map(DIRECTION)
     direction = direction.to_numpy(float, na_value=np.nan)
@@ -397,8 +426,22 @@ def _farthest_first(
 def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     """Build the corpus from what `judge_candidates` returns.
 
-    Each complete cluster has its seed first, whose similarity and overlap with itself
-    are 1, then its variants. Raise DataError if no cluster is complete.
+    Parameters
+    ----------
+    seeds, candidates : pandas.DataFrame
+        The judged ones. A column source, category or topical of the seeds is taken
+        over, and "unstated" if there is none.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Each complete cluster's seed, whose similarity and overlap with itself are 1,
+        then its variants, in the order of `STRATEGIES`.
+
+    Raises
+    ------
+    DataError
+        No cluster is complete.
     """
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])]
@@ -440,15 +483,26 @@ def _why_no_cluster(seeds: pd.DataFrame, candidates: pd.DataFrame) -> str:
 
 
 def passes_alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which judged candidates pass alone: at most, siblings were preferred."""
+    """Return which judged candidates pass every gate but those of the selection.
+
+    To the candidates with one of `SELECTION_REASONS`, siblings were preferred.
+    """
     return candidates["reason"].isin(["", *SELECTION_REASONS])
 
 
 def count_passing_by_seed(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Table:
     """Count the candidates of each seed.
 
-    Returns seed_id, risk, reason (of the seed), variants (candidates that pass alone),
-    candidates.
+    Parameters
+    ----------
+    seeds, candidates : pandas.DataFrame
+        As from `judge_candidates`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        seed_id, risk, reason (of the seed), variants (candidates that pass alone),
+        candidates.
     """
     passing = candidates[passes_alone(candidates)]
     counts = seeds[["seed_id", "risk", "reason"]].reset_index(drop=True)
@@ -489,9 +543,17 @@ def count_fates(candidates: pd.DataFrame, by: str = "generator") -> Table:
 def bin_gate_measures(candidates: pd.DataFrame) -> Table:
     """Count judged candidates by what the gates measure, in bins between `BIN_EDGES`.
 
-    Returns measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative
-    cosine counts in the first), passes and stopped (candidates that pass alone, and the
-    others).
+    Parameters
+    ----------
+    candidates : pandas.DataFrame
+        As from `judge_candidates`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        measure (a key of `GATE_MEASURES`), low (lower edge of the bin; a negative
+        cosine counts in the first), passes and stopped (candidates that pass alone, and
+        the others).
     """
     passing = passes_alone(candidates)
     parts = []

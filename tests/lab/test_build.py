@@ -62,11 +62,14 @@ def shorter_is_better(texts):
     return np.array([float(len(text)) for text in texts])
 
 
+def files():
+    """Return the files of the corpus that is built."""
+    return stores.CorpusFiles(stores.Store("test"), "mine")
+
+
 def made_of(pool, wanted=5, limits=LIMITS):
     scorer = risk.load_risk_scorer(risk.RISK_VERSION)
-    return build.build_corpus(
-        stores.Store("test"), "mine", pool, wanted, limits, scorer
-    )
+    return build.build_corpus(build.Order(files(), pool, wanted, limits, scorer))
 
 
 def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
@@ -84,14 +87,14 @@ def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
     assert corpus["cluster_id"].tolist() == sorted(
         corpus["cluster_id"], key=lambda name: pool["seed_id"].tolist().index(name)
     )
-    store = stores.Store("test")
+    # every vector is in the store
+    judging = gates.Judging(LIMITS, inputs.make_embedder(files()))
     again, judged = gates.judge_candidates(
         pool[pool["seed_id"].isin(corpus["cluster_id"])],
         corpus[corpus["variant"] > 0].rename(columns={"cluster_id": "seed_id"})[
             ["seed_id", "strategy", "text"]
         ],
-        LIMITS,
-        inputs.make_embedder(store, "mine"),  # every vector is in the store
+        judging,
     )
     assert (again["reason"] == "").all() and (judged["reason"] == "").all()
     yields = build.count_seed_yield(seeds, pool).set_index("source").loc["all"]

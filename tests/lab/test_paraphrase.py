@@ -1,4 +1,4 @@
-"""What the rules write, and what is found in a model's answer."""
+"""What the rules write."""
 
 import re
 
@@ -8,12 +8,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_strategies import run_with_row
 
 from paraguard_lab.corpus import paraphrase
 from paraguard_utils import paths, schemas, stores, text
-from paraguard_utils.corpus import inputs, risk
-from paraguard_utils.models import trace_store
+from paraguard_utils.corpus import risk
 
+LEXICAL_ONLY = paraphrase.Choice(["lexical"], [], 0)
 LEXICON = """term,pos,replacement,kind
 steal,verb,rob,lexical
 break into,verb,burgle,hardening
@@ -81,24 +82,26 @@ def test_replacements_take_the_form_of_what_they_replace(
 def test_articles_follow_the_new_word(small_lexicon):
     generator = np.random.default_rng(0)
     new = paraphrase.substitute_words(
-        "A quick answer on an idea, an hour", generator, ["lexical"], [], 0, []
+        "A quick answer on an idea, an hour", generator, LEXICAL_ONLY, []
     )
     assert new == "An abrupt answer on a thought, an hour"
     assert (
-        paraphrase.substitute_words("Nothing here", generator, ["lexical"], [], 1, [])
+        paraphrase.substitute_words(
+            "Nothing here", generator, LEXICAL_ONLY._replace(share=1), []
+        )
         == "Nothing here"
     )
     # nothing becomes a word that stands there already
     assert (
         paraphrase.substitute_words(
-            "An idea and a thought", generator, ["lexical"], [], 0, []
+            "An idea and a thought", generator, LEXICAL_ONLY, []
         )
         == "An idea and a thought"
     )
     # an A that is no article stays
     assert (
         paraphrase.substitute_words(
-            "Vitamin A eaten on an idea", generator, ["lexical"], [], 0, []
+            "Vitamin A eaten on an idea", generator, LEXICAL_ONLY, []
         )
         == "Vitamin A eaten on a thought"
     )
@@ -221,7 +224,7 @@ def paraphrased(sentence, own):
     kinds = ["lexical", "formal", "chatty", "softening", "hardening"]
     return [
         paraphrase.substitute_words(
-            sentence, np.random.default_rng(i), kinds, [], 0, own
+            sentence, np.random.default_rng(i), paraphrase.Choice(kinds, [], 0), own
         )
         for i in range(5)
     ]
@@ -357,81 +360,20 @@ def test_any_text_can_be_a_seed(seed):
     assert written["text"].map(text.match_key).is_unique
 
 
-@pytest.mark.parametrize(
-    ("answer", "found"),
-    [
-        ("How does one end a process?", "How does one end a process?"),
-        (
-            'Here is the rewritten request:\n\n"How does one end it?"',
-            "How does one end it?",
-        ),
-        ("**Request:** How does one end it?", "How does one end it?"),
-        ("Rewritten request: How?\nI hope this helps!", "How?"),
-        ("Sure:\n\n", ""),
-        (
-            "<think>They want: words.</think>\nHow does one end it?",
-            "How does one end it?",
-        ),
-        ("Here is the rewritten request: How does one end it?", "How does one end it?"),
-        ("Sure, here's a paraphrase: How?", "How?"),
-        ("1. How does one end it?\n2. What ends it?", "How does one end it?"),
-        ("", ""),
-    ],
-)
-def test_the_paraphrase_in_an_answer(answer, found):
-    assert paraphrase.extract_paraphrase(answer) == found
+OWN_GENERATOR = "def whisper(text):\n    return [text + ', softly', text, 'psst']\n"
+
+WRITTEN_BY_IT = """
+from paraguard_lab.corpus import paraphrase, writer
+
+seeds = pd.DataFrame({"seed_id": ["s"], "text": ["how do we kill weeds"]})
+written = paraphrase.paraphrase_by_rules(seeds).query("strategy == 'whisper'")
+assert written["text"].tolist() == ["how do we kill weeds, softly"], written
+prompts = writer.make_paraphrase_prompts(seeds, writer.read_model_prompts()["writer"])
+assert len(prompts) == 5  # a model is asked for what has a wording
+"""
 
 
-def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
-    seeds = pd.DataFrame(
-        {
-            "seed_id": ["a", "b"],
-            "text": ["How do I kill a process?", "Who stole my bike?"],
-        }
-    )
-    store = stores.Store("test")
-    asked = ("compared", {"": inputs.PARAPHRASE_DECODING})
-    written = paraphrase.paraphrase_by_model(store, "mine", seeds, tiny_model, *asked)
-    asked = store.read("traces", "mine-paraphrases", f"{tiny_model.name}--none")
-    assert asked["prompt_id"].tolist() == [
-        f"{seed}--{name}--{number}"
-        for seed in "ab"
-        for name in schemas.STRATEGIES
-        for number in (0, 1)
-    ]
-    finished = (
-        asked.loc[asked["finish_reason"] == "stop", "prompt_id"]
-        .str.rsplit("--", n=1)
-        .str[0]
-    )
-    assert set(written["seed_id"] + "--" + written["strategy"]) <= set(finished)
-
-
-def test_only_finished_answers_with_a_paraphrase_become_candidates(
-    monkeypatch, tiny_model
-):
-    seeds = pd.DataFrame({"seed_id": ["a"], "text": ["How do I kill a process?"]})
-
-    def answered(store, name, prompts, *rest):
-        responses = [
-            "Request: How does one end it?",
-            "Sure:",
-            "Half a parap",
-            *["Another?"] * (len(prompts) - 3),
-        ]
-        finished = ["stop", "stop", "length", *["stop"] * (len(prompts) - 3)]
-        return pd.DataFrame(
-            {
-                "prompt_id": prompts["prompt_id"],
-                "response": responses,
-                "finish_reason": finished,
-            }
-        )
-
-    monkeypatch.setattr(trace_store, "query_model", answered)
-    asked = ("compared", {"": inputs.PARAPHRASE_DECODING})
-    written = paraphrase.paraphrase_by_model(None, "mine", seeds, tiny_model, *asked)
-    assert len(written) == 2 * len(schemas.STRATEGIES) - 2
-    assert written.iloc[0].to_dict() == {
-        "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,
-    }  # fmt: skip
+@pytest.mark.slow
+def test_the_generator_in_a_new_strategy_s_row_writes_its_candidates(tmp_path):
+    (tmp_path / "own_whisper.py").write_text(OWN_GENERATOR)
+    run_with_row(WRITTEN_BY_IT, tmp_path)

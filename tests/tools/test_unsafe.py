@@ -5,6 +5,8 @@ The requests here are mild and made up; they are declared, as real ones are. The
 model's answers are replaced by texts that can be looked for and labelled.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,12 +15,14 @@ from test_live import has_model
 
 from paraguard_lab import run
 from paraguard_lab.corpus import benchmarks, writer
-from paraguard_lab.labels import follow_ups
+from paraguard_lab.labels import follow_ups, judge
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
+from paraguard_lab.settings import FollowUpSettings
 from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, settings, stores, unsafe
 from paraguard_utils.analysis import confusion
+from paraguard_utils.analysis.system import System
 from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.errors import DataError, SettingsError, UserError
 from paraguard_utils.labels import labelling, systems
@@ -77,9 +81,13 @@ def config_of(folder, **more):
 
 
 def asked_and_labelled(corpus, config):
-    store = stores.Store("test")
-    traces = systems.ask_systems(store, "rude", corpus, config)
-    return traces, systems.label_systems(store, "rude", corpus, traces, config)
+    files = rude()
+    traces = systems.ask_systems(files, corpus, config).traces
+    return traces, systems.label_systems(files, corpus, traces, config)
+
+
+def rude():
+    return stores.CorpusFiles(stores.Store("test"), "rude")
 
 
 def counted(monkeypatch):
@@ -154,13 +162,11 @@ def test_twins_belong_to_a_corpus_whole_or_not_at_all():
 def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
     results, tiny_folder, recorded_corpus, monkeypatch, capsys
 ):
-    store = stores.Store("test")
-    store.write("corpus", "mine", frame=recorded_corpus.head(6), meta={})
+    files = stores.CorpusFiles(stores.Store("test"), "mine")
+    files.write("corpus", frame=recorded_corpus.head(6), meta={})
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    assert (
-        systems.ask_harmful_requests(store, None, config_of(tiny_folder, corpus="mine"))
-        == {}
-    )
+    config = config_of(tiny_folder, corpus="mine")
+    assert systems.ask_harmful_requests(files, None, config) == {}
     assert (
         "paraguard_twins was not asked: it has twins of clusters that mine lacks"
         in capsys.readouterr().out
@@ -249,8 +255,8 @@ def test_labels_and_numbers_are_those_of_the_usual_way(
         "degenerate",
     }
     open_ = systems.ask_systems(
-        stores.Store("test"), "mild", harmless, config_of(tiny_folder)
-    )
+        rude().other("mild"), harmless, config_of(tiny_folder)
+    ).traces
     for name, frame in open_.items():
         assert frame["response"].str.contains("QUOKKA").all()
         for column in (
@@ -348,9 +354,9 @@ def test_another_labeller_means_asking_again(
         r" a live store\)"
     )
     with pytest.raises(DataError, match=remedy):
-        labelling.read_matching_labels(stores.Store("test"), "rude", name, frame)
+        labelling.read_matching_labels(rude(), name, frame)
     with pytest.raises(DataError, match=remedy):  # never labelled as empty answers
-        systems.label_systems(stores.Store("test"), "rude", harmful, traces, config)
+        systems.label_systems(rude(), harmful, traces, config)
     capsys.readouterr()
     asked = counted(monkeypatch)
     _, labels = asked_and_labelled(harmful, config)
@@ -441,25 +447,21 @@ def test_a_labeller_that_fails_does_not_quote_the_answer(
 def test_whoever_reads_answers_refuses(
     results, harmful, tiny_folder, tiny_model, answers, command
 ):
-    config = config_of(
-        tiny_folder,
-        system_prompts=["safety"],
-        long_answers=2,
-        draw=True,
-        judge=str(tiny_folder),
-    )
-    store = stores.Store("test")
-    store.write("corpus", "rude", frame=harmful, meta={})
+    config = config_of(tiny_folder, system_prompts=["safety"])
+    options = config.model_dump(include=set(settings.QueryOptions.model_fields))
+    later = {"long_answers": 2, "draw": True, "judge": str(tiny_folder)}
+    later = FollowUpSettings(store="test", corpus="rude", **options, **later)
+    unchanged = FollowUpSettings(store="test", corpus="rude", **options)
+    rude().write("corpus", frame=harmful, meta={})
     traces, labels = asked_and_labelled(harmful, config)
     ((name, frame),) = traces.items()
     given = (harmful, labels[name], None, None)
+    asked = {name: replace(System.of(name, harmful, labels[name]), traces=frame)}
     files = sorted(results.rglob("*"))
     for reads in (
-        lambda: follow_ups.ask_long_answers(
-            store, "rude", harmful, traces, labels, config
-        ),
-        lambda: follow_ups.ask_samples(store, "rude", harmful, config),
-        lambda: systems.judge_systems(store, "rude", traces, config),
+        lambda: follow_ups.ask_long_answers(rude(), asked, later),
+        lambda: follow_ups.ask_samples(rude(), harmful, later),
+        lambda: judge.judge_systems(rude(), traces, later),
         lambda: review.list_confused_refusals(*given),
         lambda: tuning_data.make_tuning_examples(
             name, harmful, frame, labels[name], None, None, ""
@@ -483,12 +485,7 @@ def test_whoever_reads_answers_refuses(
         "the explorer: not for requests"
     )
     assert sorted(results.rglob("*")) == files
-    assert (
-        follow_ups.ask_long_answers(
-            store, "rude", harmful, traces, labels, config_of(tiny_folder)
-        )
-        == {}
-    )
+    assert follow_ups.ask_long_answers(rude(), asked, unchanged) == {}
 
 
 @pytest.fixture
@@ -512,10 +509,9 @@ def xstest(tmp_path):
 def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     results, xstest, tiny_folder, answers, watched, monkeypatch, capfd
 ):
-    prompts, store = (
-        read_xstest_prompts(str(xstest), "unsafe"),
-        stores.Store("test"),
-    )
+    prompts = read_xstest_prompts(str(xstest), "unsafe")
+    store = stores.Store("test")
+    outside = stores.CorpusFiles(store, "outside")
     assert prompts["prompt_id"].tolist() == [
         "xstest-002-0",
         "xstest-004-0",
@@ -525,13 +521,13 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(trace_store.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
-            systems.ask_labels_only(store, "outside", prompts, config)
+            systems.ask_labels_only(outside, prompts, config)
     parts = list(results.rglob("*.parquet"))
     assert len(parts) == 2 and {"token_ids", "text"}.isdisjoint(
         pd.read_parquet(parts[0]).columns
     )
     asked = counted(monkeypatch)
-    labels = systems.ask_labels_only(store, "outside", prompts, config)
+    labels = systems.ask_labels_only(outside, prompts, config)
     assert len(asked) == 2, "the first system was answered before the kill"
     assert "4 prompts to ask (2 x 2 systems), 2 already done" in capfd.readouterr().err
     words = ["QUOKKA", *OUTSIDE, xstest.name]
@@ -560,8 +556,8 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
             and system_prompt["text"] in context.prefix
         )
     asked.clear()
-    same_labels(labels, systems.ask_labels_only(store, "outside", prompts, config))
-    same_labels(labels, systems.ask_labels_only(store, "outside", None, config))
+    same_labels(labels, systems.ask_labels_only(outside, prompts, config))
+    same_labels(labels, systems.ask_labels_only(outside, None, config))
     assert asked == []
     row = confusion.rejection_row("outside", "t", next(iter(labels.values())))
     assert (
@@ -573,24 +569,23 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
 def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     results, xstest, tiny_folder, answers, monkeypatch
 ):
-    prompts, store = (
-        read_xstest_prompts(str(xstest), "unsafe"),
-        stores.Store("test"),
-    )
+    prompts = read_xstest_prompts(str(xstest), "unsafe")
+    store = stores.Store("test")
+    outside = stores.CorpusFiles(store, "outside")
     config = config_of(tiny_folder)
-    labels = systems.ask_labels_only(store, "outside", prompts, config)
+    labels = systems.ask_labels_only(outside, prompts, config)
     monkeypatch.setattr(store, "recorded", True)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    same_labels(labels, systems.ask_labels_only(store, "outside", prompts, config))
+    same_labels(labels, systems.ask_labels_only(outside, prompts, config))
     with pytest.raises(
         DataError, match="labels of other prompts than these; ask again in a live store"
     ):
         systems.ask_labels_only(
-            store, "outside", prompts.assign(text=prompts["text"] + "!"), config
+            outside, prompts.assign(text=prompts["text"] + "!"), config
         )
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
     with pytest.raises(DataError, match="the systems must be asked again"):
-        systems.ask_labels_only(store, "outside", None, config)
+        systems.ask_labels_only(outside, None, config)
 
 
 def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
@@ -615,17 +610,16 @@ def test_the_published_unsafe_prompts_can_be_asked_as_they_are():
 def test_twins_and_prompts_of_others_side_by_side(
     results, harmful, xstest, tiny_folder, answers, capsys
 ):
-    store, config = (
-        stores.Store("test"),
-        config_of(tiny_folder, corpus="c", twins="rude", system_prompts=["safety"]),
-    )
+    store = stores.Store("test")
+    files = stores.CorpusFiles(store, "c")
+    config = config_of(tiny_folder, corpus="c", twins="rude", system_prompts=["safety"])
     outside = read_xstest_prompts(str(xstest), "unsafe")
-    assert list(systems.ask_harmful_requests(store, outside, config)) == [
+    assert list(systems.ask_harmful_requests(files, outside, config)) == [
         settings.XSTEST
     ]
     assert "rude was not asked in this store" in capsys.readouterr().out
     store.write("corpus", "rude", frame=harmful, meta={})
-    found = systems.ask_harmful_requests(store, None, config)
+    found = systems.ask_harmful_requests(files, None, config)
     assert {
         corpus: [len(frame) for frame in labels.values()]
         for corpus, labels in found.items()
@@ -642,7 +636,7 @@ def test_twins_and_prompts_of_others_side_by_side(
     with pytest.raises(
         SettingsError, match="no request of rude is declared to ask for harm"
     ):
-        systems.ask_harmful_requests(store, None, config)
+        systems.ask_harmful_requests(files, None, config)
 
 
 @pytest.mark.slow
@@ -683,7 +677,8 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
     _, labels = asked_and_labelled(harmful, config)
     there = list(watched)
     harmless = harmful.assign(source="made up")
-    open_ = systems.ask_systems(stores.Store("open"), "mild", harmless, config)
+    open_files = stores.CorpusFiles(stores.Store("open"), "mild")
+    open_ = systems.ask_systems(open_files, harmless, config).traces
     same_labels(
         labels,
         {

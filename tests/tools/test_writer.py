@@ -12,10 +12,10 @@ from asking import Killed, run_here
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
-from paraguard_lab.corpus import paraphrase, writer
-from paraguard_tools.servers import served
+from paraguard_lab.corpus import fidelity, writer
+from paraguard_tools.servers import client, served
 from paraguard_utils import paths, settings, stores
-from paraguard_utils.corpus import fidelity, gates, inputs
+from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import DataError, Missing, ModelError, SettingsError
 from paraguard_utils.models import engine, loading, local, trace_store
 from paraguard_utils.schemas import STRATEGIES
@@ -31,6 +31,11 @@ SEEDS = pd.DataFrame(
 )
 N = len(SEEDS) * len(STRATEGIES)
 """Prompts of a draw."""
+
+
+def files(store="test"):
+    """Return the corpus's files in a store."""
+    return stores.CorpusFiles(stores.Store(store), "mine")
 
 
 def config(**given):
@@ -61,7 +66,7 @@ class Scripted:
         if "logprobs" in body:
             return Response(json.dumps({"error": {"message": "no"}}), status=400)
         words = body["messages"][-1]["content"]
-        if words in served._PROBE_TEXTS:
+        if words in served.PROBE_TEXTS:
             return body_of("Hello")
         with self.lock:
             self.asked.append(
@@ -76,7 +81,7 @@ class Scripted:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(served, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 0.0)
     with HTTPServer(threaded=True) as http:
 
         def start(**models):
@@ -97,11 +102,8 @@ def seed_file(folder, seeds=SEEDS):
 
 def read(given):
     """Read seeds and have candidates written, as 01 does."""
-    authors = writer.find_authors(given)
-    named = (given.corpus, given.seeds, given.candidates)
-    return inputs.read_seeds_and_candidates(
-        given.open_store(), *named, given.gates(), authors
-    )
+    seeds = inputs.read_seeds(given.corpus, given.seeds)
+    return seeds, inputs.find_source(given).read(given.open_files(), seeds, given)
 
 
 @pytest.mark.slow
@@ -281,17 +283,14 @@ def test_a_no_stops_and_what_is_neither_is_no_yes(serve, results):
     harmless = ["yes", "YES!", "yes", "yes", fails, "No."]
     handler, url = serve(ear=replies(same, harmless))
     model = served.ServerBackend("ear", url)
-    found = writer.judge_intent(stores.Store("test"), "mine", PAIRS, model)
+    found = writer.judge_intent(files(), PAIRS, model)
     assert found == ["", "", "intent", "unparsed", "unparsed", "intent"]
     assert {heat for *_, heat in handler.asked} == {0}
     count = len(handler.asked)
-    assert (
-        writer.judge_intent(stores.Store("test"), "mine", PAIRS[::-1], model)
-        == found[::-1]
-    )
+    assert writer.judge_intent(files(), PAIRS[::-1], model) == found[::-1]
     assert len(handler.asked) == count + 1, "only what failed is asked again"
     harmless[0], harmless[3] = "no", "no"
-    assert writer.judge_intent(stores.Store("other"), "mine", PAIRS, model)[:4] == [
+    assert writer.judge_intent(files("other"), PAIRS, model)[:4] == [
         "harm",
         "",
         "intent",
@@ -304,15 +303,13 @@ def test_a_local_judge_is_asked_what_it_cannot_take_for_a_control_token(
 ):
     told, real = [], trace_store.query_model
 
-    def query(store, name, prompts, *rest):
-        told.append(prompts)
-        return real(store, name, prompts, *rest)
+    def query(model, query):
+        told.append(query.prompts)
+        return real(model, query)
 
     monkeypatch.setattr(trace_store, "query_model", query)
     pairs = PAIRS.head(2).assign(text=["a <|im_end|> b", "plain"])
-    found = writer.judge_intent(
-        stores.Store("test"), "mine", pairs, local.LocalBackend(tiny_model)
-    )
+    found = writer.judge_intent(files(), pairs, local.LocalBackend(tiny_model))
     assert set(found) <= {"", "intent", "harm", "unparsed"} and len(told[0]) == 4
     assert (
         "< |im_end|>" in told[0]["text"][0]
@@ -352,9 +349,8 @@ def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
         return ["", "intent", "harm", "unparsed"]
 
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge_candidates(
-        SEEDS.head(1), CANDIDATES, limits, *measures(), intent=intent
-    )
+    judging = gates.Judging(limits, *measures(), intent=intent)
+    _, judged = gates.judge_candidates(SEEDS.head(1), CANDIDATES, judging)
     assert judged["reason"].tolist() == ["", "blank", "intent", "harm", "unparsed"]
     assert asked[0]["text"].tolist() == CANDIDATES["text"][[0, 2, 3, 4]].tolist()
     assert set(asked[0]["seed"]) == {"How do I kill a process?"}
@@ -370,10 +366,22 @@ def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
 
 def test_nobody_judges_unless_named(results):
     nobody = writer.find_authors(config(candidates="rules"))
-    store = stores.Store("test")
-    assert nobody.intent(store, "mine") is None and nobody.about() == {}
-    nobody.keep(store, SEEDS, CANDIDATES.assign(reason=""), {})
+    assert nobody.intent(files()) is None and nobody.about() == {}
+    nobody.keep(files(), SEEDS, CANDIDATES.assign(reason=""), {})
     assert not results.exists()
+
+
+@pytest.mark.slow
+def test_rules_write_for_the_seeds_that_the_given_gates_let_through(tmp_path):
+    texts = [
+        "How do I kill a frozen process?",
+        "How do I kill a process that hangs? " * 20,
+    ]
+    seeds = SEEDS.assign(seed_id=["short", "long"], text=texts)
+    given = config(seeds=seed_file(tmp_path, seeds), candidates="rules")
+    assert set(read(given)[1]["seed_id"]) == {"short"}
+    given = given.model_copy(update={"max_chars": 1000})
+    assert set(read(given)[1]["seed_id"]) == {"short", "long"}
 
 
 # Who may write and judge
@@ -484,7 +492,9 @@ def test_the_recorded_store_asks_nobody(tmp_path):
         }
     )
     with pytest.raises(Missing, match="in a live store only"):
-        writer.find_authors(judge).intent(stores.Store("recorded"), "mine")
+        writer.find_authors(judge).intent(
+            stores.CorpusFiles(stores.Store("recorded"), "mine")
+        )
 
 
 @pytest.mark.slow
@@ -548,7 +558,7 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
     _, written = read(given)
     assert len(written) == 2 * N
     assert "then at most 40 short ones to ear-served" in capsys.readouterr().err
-    intent = writer.find_authors(given).intent(stores.Store("test"), "mine")
+    intent = writer.find_authors(given).intent(files())
     with pytest.raises(SystemExit) as ended:
         intent(PAIRS)
     assert ended.value.code == 0 and answered(ear, lambda body: "Yes.") == 2 * len(
@@ -560,25 +570,15 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
 
 # The sheet
 
-
-def test_two_interpretations_are_counted_by_group():
-    answers = {
-        "first_same": "yes yes no no",
-        "second_same": "yes no no yes",
-        "first_natural": "yes yes yes yes",
+SHEET_CORPUS = pd.DataFrame(
+    {
+        "prompt_id": ["a-0", "a-1", "a-2", "b-0", "b-1"],
+        "cluster_id": list("aaabb"),
+        "variant": [0, 1, 2, 0, 1],
+        "strategy": ["seed", "lexical", "rewrite", "seed", "lexical"],
+        "text": ["A", "A one", "A two", "B", "B one"],
     }
-    rows = pd.DataFrame({name: marks.split() for name, marks in answers.items()})
-    rows = rows.assign(
-        second_natural="yes", group=["a", "a", "a", "b"], seed_id=list("xxyx")
-    )
-    found = fidelity.count_candidate_interpretations(rows)
-    assert found[["group", "read", "yes", "equal"]].to_numpy().tolist() == [
-        ["a", 3, 1, 2], ["a", 3, 3, 3], ["b", 1, 0, 0], ["b", 1, 1, 1],
-    ]  # fmt: skip
-    assert found["share"].round(3).tolist() == [0.333, 1, 0, 1]
-    assert found["kappa"].round(3).tolist()[0] == 0.4 and found[
-        "kappa"
-    ].isna().tolist() == [False, True, False, True]
+)
 
 
 def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, command):
@@ -592,7 +592,7 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     authors = writer.find_authors(
         config(candidates="model:pen", base_url="http://x/v1")
     )
-    authors.keep(store, SEEDS, many, {"inputs": "one"})
+    authors.keep(files(), SEEDS, many, {"inputs": "one"})
     path = store.path("tables", "writer_audit")
     rows = pd.read_csv(path, keep_default_na=False)
     assert list(rows.columns) == [
@@ -617,7 +617,7 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     rows.assign(mark="shifted", natural="no", harmless=["yes", "yes", "No "]).to_csv(
         path, index=False
     )
-    authors.keep(store, SEEDS, many, {"inputs": "one"})
+    authors.keep(files(), SEEDS, many, {"inputs": "one"})
     assert pd.read_csv(path)["mark"].tolist() == ["shifted"] * 3
     printed = command("corpus", "read", str(path)).printed
     assert (
@@ -628,16 +628,16 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     with pytest.raises(
         DataError, match="holds marks on other candidates; move it away first"
     ):
-        authors.keep(store, SEEDS, many.assign(text=many["text"] + "!"), {})
+        authors.keep(files(), SEEDS, many.assign(text=many["text"] + "!"), {})
     rows.to_csv(path, index=False)
-    authors.keep(store, SEEDS, many.assign(text=many["text"] + "!"), {})
+    authors.keep(files(), SEEDS, many.assign(text=many["text"] + "!"), {})
     assert pd.read_csv(path)["paraphrase"].str.endswith("!").all(), (
         "an empty sheet is drawn anew"
     )
 
 
 def test_every_strategy_has_one_prompt_and_the_judge_two_questions():
-    asked = paraphrase.read_model_prompts()
+    asked = writer.read_model_prompts()
     assert tuple(asked["writer"]) == STRATEGIES and tuple(asked["judge"]) == tuple(
         writer.JUDGE_QUESTIONS
     )
@@ -646,7 +646,7 @@ def test_every_strategy_has_one_prompt_and_the_judge_two_questions():
         "{text}" in one for one in asked["judge"].values()
     )
     assert set(writer.JUDGE_QUESTIONS.values()) <= set(gates.GATE_REASONS)
-    found = paraphrase.make_paraphrase_prompts(
+    found = writer.make_paraphrase_prompts(
         SEEDS.assign(text="a {brace}"), asked["writer"]
     )
     assert (
@@ -664,8 +664,8 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, results):
     known = stores.read_file(
         paths.DATA / "candidates" / "paraguard_mini.csv", "candidates"
     )
-    prompts = paraphrase.make_paraphrase_prompts(
-        seeds, paraphrase.read_model_prompts()["writer"]
+    prompts = writer.make_paraphrase_prompts(
+        seeds, writer.read_model_prompts()["writer"]
     ).set_index("text")["prompt_id"]
 
     def answer(words, draw):
@@ -692,3 +692,26 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, results):
     assert set(store.read("corpus", "written")["cluster_id"]) <= set(seeds["seed_id"])
     assert "duplicate" in set(store.read("tables", "writer_candidates")["reason"])
     assert store.has("tables", "writer_audit")
+
+
+def test_the_command_writes_a_sheet_once_and_reads_it(results, command):
+    frame = SHEET_CORPUS.assign(
+        source="x",
+        category="y",
+        topical="unstated",
+        similarity=1.0,
+        overlap=1.0,
+        risk=0.5,
+    )
+    stores.Store("test").write("corpus", "mine", frame=frame, meta={})
+    sheet = results / "test" / "fidelity" / "mine.csv"
+    call = ["corpus", "sheet", "--store", "test", "--corpus", "mine"]
+    assert "3 pairs" in command(*call).printed
+    assert "exists and may hold marks" in command(*call).error
+    pd.read_csv(sheet).assign(mark="shifted").to_csv(sheet, index=False)
+    printed = command("corpus", "read", str(sheet)).printed
+    assert "reader 1: 3 of 3 marked pairs shifted (1.000 [0.292, 1.000])" in printed
+    assert (
+        command("corpus", "read", "a.csv", "b.csv", "c.csv").error
+        == "one or two sheets can be read"
+    )

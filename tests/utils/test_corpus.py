@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paraguard_utils import stores, text
+from paraguard_utils.core.strategies import PAPER_STRATEGY
 from paraguard_utils.core.vectors import cosine_similarity, normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus import fidelity, gates, inputs, risk
@@ -28,6 +29,7 @@ SEEDS, CANDIDATES = (
     "data/seeds/paraguard_mini.csv",
     "data/candidates/paraguard_mini.csv",
 )
+FILES = stores.CorpusFiles(stores.Store("recorded"), "paraguard_mini")
 
 
 def test_jaccard_by_hand():
@@ -82,7 +84,7 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
     assert (clusters["variant"].agg(list).map(tuple) == tuple(range(6))).all()
     assert (clusters["strategy"].first() == "seed").all()
     kinds = clusters["strategy"].agg(
-        lambda names: {gates.PAPER_STRATEGY.get(name) for name in names} - {None}
+        lambda names: {PAPER_STRATEGY.get(name) for name in names} - {None}
     )
     assert (kinds.map(len) == 4).all()
     seeds = recorded_corpus[recorded_corpus["variant"] == 0]
@@ -94,8 +96,8 @@ def test_the_recorded_corpus_covers_every_category_and_strategy(recorded_corpus)
 
 @pytest.mark.slow
 def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
-    store, limits = stores.Store("recorded"), Gates()
-    embed = inputs.make_embedder(store, "paraguard_mini")
+    limits = Gates()
+    embed = inputs.make_embedder(FILES)
     vectors = normalize_rows(embed(recorded_corpus["text"].tolist()))
     score = risk.surface_risk(recorded_corpus["text"], embed)
     assert ((score >= limits.min_risk) & (score <= limits.max_risk)).all()
@@ -126,9 +128,7 @@ def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
 
 
 def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):
-    vectors = inputs.make_embedder(stores.Store("recorded"), "paraguard_mini")(
-        recorded_corpus["text"].tolist()
-    )
+    vectors = inputs.make_embedder(FILES)(recorded_corpus["text"].tolist())
     variants = fidelity.measure_spread(recorded_corpus, vectors)
     assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
     seeds = cosine_similarity(
@@ -139,14 +139,10 @@ def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus)
 
 @pytest.mark.slow
 def test_01_builds_the_recorded_corpus(recorded_corpus):
-    store = stores.Store("recorded")
-    seeds, candidates = inputs.read_seeds_and_candidates(
-        store, "paraguard_mini", SEEDS, CANDIDATES
-    )
-    embed = inputs.make_embedder(store, "paraguard_mini")
-    built = gates.assemble_corpus(
-        *gates.judge_candidates(seeds, candidates, embed=embed)
-    )
+    seeds = inputs.read_seeds("paraguard_mini", SEEDS)
+    candidates = inputs.CandidateFile(CANDIDATES).read(FILES, seeds)
+    judging = gates.Judging(embed=inputs.make_embedder(FILES))
+    built = gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, judging))
     pd.testing.assert_frame_equal(
         built, recorded_corpus, check_dtype=False, atol=1.5e-4, rtol=0
     )
@@ -156,7 +152,7 @@ def test_01_builds_the_recorded_corpus(recorded_corpus):
 @pytest.mark.slow
 def test_recorded_vectors_are_the_encoder_s(recorded_corpus):
     texts = recorded_corpus["text"].tolist()[::20]
-    recorded = encoder.stored_vectors(stores.Store("recorded"), "paraguard_mini", texts)
+    recorded = encoder.stored_vectors(FILES, texts)
     cosines = cosine_similarity(encoder.encode_texts(texts), recorded).diagonal()
     assert cosines.min() > 0.9999
 
@@ -204,18 +200,18 @@ def test_every_gate_stops_what_it_should():
     candidates = pd.DataFrame(
         {"seed_id": "s", "strategy": "rewrite", "text": list(tries.values())}
     )
-    _, judged = gates.judge_candidates(seeds, candidates, limits)
+    judging = gates.Judging(limits)
+    _, judged = gates.judge_candidates(seeds, candidates, judging)
     assert judged["reason"].tolist() == list(tries)
     longer = "How do I kill a process " + "that never dies and " * 10 + "hangs?"
     _, judged = gates.judge_candidates(
-        seeds, candidates.head(1).assign(text=longer), limits
+        seeds, candidates.head(1).assign(text=longer), judging
     )
     assert judged["reason"].tolist() == [
         "length"
     ]  # more than three times as long as its seed
-    _, judged = gates.judge_candidates(
-        seeds, candidates.head(1), limits, taken={text.match_key(tries[""])}
-    )
+    judging = gates.Judging(limits, taken={text.match_key(tries[""])})
+    _, judged = gates.judge_candidates(seeds, candidates.head(1), judging)
     assert judged["reason"].tolist() == [
         "duplicate"
     ]  # it stands elsewhere in the corpus
@@ -262,10 +258,11 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
     limits = {
         n: Gates(per_seed=n, max_risk=0.9, min_strategies=1) for n in (1, 3, 4, 5)
     }
-    kept = {
-        n: gates.judge_candidates(seeds, candidates, limits[n])[1]["reason"].tolist()
-        for n in limits
-    }
+
+    def judge(limits):
+        return gates.judge_candidates(seeds, candidates, gates.Judging(limits))
+
+    kept = {n: judge(limits[n])[1]["reason"].tolist() for n in limits}
     # the first overlaps least with the seed, the third with both; the second repeats
     # the first
     assert kept[1] == ["", "sibling", "surplus", "surplus", "surplus"]
@@ -281,20 +278,17 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
         *sorted(kept[4][3:], reverse=kept[3][3] == ""),
     ]
     three = Gates(per_seed=3, max_risk=0.9, min_strategies=3)
-    assert (
-        "" not in gates.judge_candidates(seeds, candidates, three)[1]["reason"].tolist()
-    )  # rewrite and register only
+    # rewrite and register only
+    assert "" not in judge(three)[1]["reason"].tolist()
     with pytest.raises(
         DataError, match="the best is s with 5 paraphrases that pass alone"
     ):
-        gates.assemble_corpus(*gates.judge_candidates(seeds, candidates, limits[5]))
+        gates.assemble_corpus(*judge(limits[5]))
     with pytest.raises(
         DataError,
         match=r"all 1 seeds are stopped \(s: risk above max_risk, risk 0\.\d\d\)",
     ):
-        gates.assemble_corpus(
-            *gates.judge_candidates(seeds, candidates, Gates(max_risk=0.5))
-        )
+        gates.assemble_corpus(*judge(Gates(max_risk=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -317,27 +311,8 @@ def test_frames_siblings_surplus_and_incomplete_clusters():
 def test_bad_seeds_are_one_clear_error(tmp_path, content, message):
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        inputs.read_seeds_and_candidates(
-            stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules"
-        )
+        inputs.read_seeds("mine", str(tmp_path / "mine.csv"))
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_rules_write_for_the_seeds_that_the_given_gates_let_through(tmp_path):
-    texts = [
-        "How do I kill a frozen process?",
-        "How do I kill a process that hangs? " * 20,
-    ]
-    frame = pd.DataFrame(
-        {"seed_id": ["short", "long"], "text": texts, "source": "x", "category": "y"}
-    )
-    frame.to_csv(tmp_path / "mine.csv", index=False)
-    read = (stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules")
-    assert set(inputs.read_seeds_and_candidates(*read)[1]["seed_id"]) == {"short"}
-    assert set(
-        inputs.read_seeds_and_candidates(*read, Gates(max_chars=1000))[1]["seed_id"]
-    ) == {"short", "long"}
 
 
 ODD = {
@@ -362,8 +337,9 @@ def test_odd_seeds_are_counted_skips(tmp_path):
         }
     )
     frame.to_csv(tmp_path / "mine.csv", index=False)
-    seeds, candidates = inputs.read_seeds_and_candidates(
-        stores.Store("test"), "mine", str(tmp_path / "mine.csv"), "rules"
+    seeds = inputs.read_seeds("mine", str(tmp_path / "mine.csv"))
+    candidates = pd.DataFrame(
+        {"seed_id": ["s0"], "strategy": ["lexical"], "text": ["How do I end a thread?"]}
     )
     judged, _ = gates.judge_candidates(seeds, candidates)
     assert judged["reason"].tolist() == ["", *ODD]
@@ -374,10 +350,7 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
     (tmp_path / "c.csv").write_text(
         "seed_id,strategy,text\na,lexical,one\nb,lexical,two\n"
     )
+    seeds = inputs.read_seeds("mine", str(tmp_path / "s.csv"))
+    files = stores.CorpusFiles(stores.Store("test"), "mine")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
-        inputs.read_seeds_and_candidates(
-            stores.Store("test"),
-            "mine",
-            str(tmp_path / "s.csv"),
-            str(tmp_path / "c.csv"),
-        )
+        inputs.CandidateFile(str(tmp_path / "c.csv")).read(files, seeds)

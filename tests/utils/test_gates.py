@@ -16,6 +16,15 @@ OTHER = "What is the way to terminate a stuck interpreter job?"
 ON_EDGE, BELOW = (0.6, 0.8), (0.59, np.sqrt(1 - 0.59**2))
 
 
+def judge_all_alike(limits):
+    """Return a judging in which all texts are alike in meaning and risk."""
+    return gates.Judging(
+        limits,
+        lambda texts: np.ones((len(texts), 2)),
+        lambda texts, _: np.full(len(texts), 0.5),
+    )
+
+
 @pytest.mark.parametrize(("vector", "risk", "stops"), [
     (ON_EDGE, 0.5, ""),  # cosine 0.6 to (1, 0), the lowest that passes
     (BELOW, 0.5, "similarity"),
@@ -38,7 +47,9 @@ def test_a_text_on_a_threshold_passes(vector, risk, stops):
         return np.array([risk if text == OTHER else 0.5 for text in texts])
 
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge_candidates(seeds, candidates, limits, embed, risks)
+    _, judged = gates.judge_candidates(
+        seeds, candidates, gates.Judging(limits, embed, risks)
+    )
     assert judged["reason"].tolist() == [stops]
 
 
@@ -62,9 +73,8 @@ def test_of_what_rules_write_the_more_fluent_half_is_chosen_from():
             lambda texts, _: np.full(len(texts), 0.5),
         )
         limits = Gates(per_seed=per_seed, min_strategies=1, max_overlap=1.0)
-        return gates.judge_candidates(
-            seeds, candidates, limits, *measures, losses=losses
-        )[1]["reason"].tolist()
+        judging = gates.Judging(limits, *measures, losses=losses)
+        return gates.judge_candidates(seeds, candidates, judging)[1]["reason"].tolist()
 
     # three of five and, though less fluent, two of two
     assert judged(candidates, 5) == ["stilted", "", "", "", "stilted", "", ""]
@@ -99,21 +109,10 @@ def test_a_word_overlap_on_the_threshold_passes():
         {"seed_id": ["s"], "strategy": ["lexical"], "text": [text]}
     )
     limits = Gates(per_seed=1, min_strategies=1)
-    _, judged = gates.judge_candidates(
-        seeds,
-        candidates,
-        limits,
-        lambda texts: np.ones((len(texts), 2)),
-        lambda texts, _: np.full(len(texts), 0.5),
-    )
+    _, judged = gates.judge_candidates(seeds, candidates, judge_all_alike(limits))
     assert judged["overlap"].tolist() == [0.9] and judged["reason"].tolist() == [""]
-    below = gates.judge_candidates(
-        seeds,
-        candidates,
-        Gates(per_seed=1, min_strategies=1, max_overlap=0.89),
-        lambda texts: np.ones((len(texts), 2)),
-        lambda texts, _: np.full(len(texts), 0.5),
-    )[1]
+    lower = Gates(per_seed=1, min_strategies=1, max_overlap=0.89)
+    below = gates.judge_candidates(seeds, candidates, judge_all_alike(lower))[1]
     assert below["reason"].tolist() == ["overlap"]
 
 
@@ -130,30 +129,29 @@ def test_a_cluster_takes_as_many_of_its_seeds_own_words_in_a_frame_as_it_may():
     reasons = {}
     for most in (1, 2):
         limits = Gates(per_seed=2, min_strategies=1, max_framed=most, max_overlap=1.0)
-        judged = gates.judge_candidates(
-            seeds,
-            candidates,
-            limits,
-            lambda texts: np.ones((len(texts), 2)),
-            lambda texts, _: np.full(len(texts), 0.5),
-        )[1]
+        judged = gates.judge_candidates(seeds, candidates, judge_all_alike(limits))[1]
         reasons[most] = judged["reason"].tolist()
     assert reasons[2] == ["", ""]
     # With one allowed the other is stopped, and the cluster lacks a variant.
     assert sorted(reasons[1]) == ["frame", "incomplete"]
 
 
+SOFTER = "how do we end every stray python job at midnight"
+HARDER = "how do we butcher every wicked python job at noon"
+IN_ANOTHER_ORDER = "at midnight every rogue python job how do we stop"
+
+
 @pytest.mark.parametrize(("strategy", "text", "risk", "stops"), [
     # 7 of 10 words in order: 0.7; lower by 0.01, higher by 0.01
-    ("softening", "how do we end every stray python job at midnight", 0.49, ""),
-    ("softening", "how do we end every stray python job at midnight", 0.4901, "direction"),
-    ("softening", "how do we end every stray python job at midnight", 0.51, "direction"),
-    ("hardening", "how do we butcher every wicked python job at noon", 0.51, ""),
-    ("hardening", "how do we butcher every wicked python job at noon", 0.5099, "direction"),
-    ("hardening", "how do we butcher every wicked python job at noon", 0.40, "direction"),
+    ("softening", SOFTER, 0.49, ""),
+    ("softening", SOFTER, 0.4901, "direction"),
+    ("softening", SOFTER, 0.51, "direction"),
+    ("hardening", HARDER, 0.51, ""),
+    ("hardening", HARDER, 0.5099, "direction"),
+    ("hardening", HARDER, 0.40, "direction"),
     # all ten words, but at most 5 of them in one order: 0.5
-    ("softening", "at midnight every rogue python job how do we stop", 0.40, "restructured"),
-    ("lexical", "at midnight every rogue python job how do we stop", 0.60, ""),
+    ("softening", IN_ANOTHER_ORDER, 0.40, "restructured"),
+    ("lexical", IN_ANOTHER_ORDER, 0.60, ""),
 ])  # fmt: skip
 def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(
     strategy, text, risk, stops
@@ -163,13 +161,12 @@ def test_keyword_variants_change_charged_words_only_and_risk_the_right_way(
     candidates = pd.DataFrame(
         {"seed_id": ["s"], "strategy": [strategy], "text": [text]}
     )
-    _, judged = gates.judge_candidates(
-        seeds,
-        candidates,
+    judging = gates.Judging(
         Gates(per_seed=1, min_strategies=1, min_risk=0, max_risk=1, max_overlap=1.0),
         lambda texts: np.ones((len(texts), 2)),
         lambda texts, _: np.array([risk if t == text else 0.5 for t in texts]),
     )
+    _, judged = gates.judge_candidates(seeds, candidates, judging)
     assert judged["reason"].tolist() == [stops]
 
 
@@ -205,38 +202,40 @@ def stands_in_order(part, words):
     return all(word in rest for word in part)
 
 
-def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
-    reasons = {"a": ["", "surplus", "intent", "risk_low"], "b": ["", ""]}
-    rows = pd.DataFrame(
-        [
-            {
-                "generator": name,
-                "seed_id": f"{name}{i // 2}",
-                "strategy": "lexical" if i < 3 else "rewrite",
-                "reason": why,
-            }
-            for name, found in reasons.items()
-            for i, why in enumerate(found)
-        ]
-    )
-    found = gates.count_passing(rows).set_index(["generator", "strategy"])
-    assert len(found) == 2 * 6
-    assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [
-        4,
-        2,
-        0.5,
+JUDGED = pd.DataFrame(
+    {
+        "generator": ["rules", "rules", "rules", "authored"],
+        "strategy": ["lexical", "lexical", "rewrite", "rewrite"],
+        "reason": ["", "risk_low", "sibling", ""],
+        "similarity": [0.61, 1.0, -0.2, 0.05],
+        "content_overlap": [0.0, 0.5, 0.95, 1.0],
+        "risk": [0.3, 0.29, 0.5, 0.7],
+    }
+)
+
+
+def test_tally_by_hand():
+    found = gates.count_fates(JUDGED)
+    assert found[
+        ["generator", "fate", "lexical", "rewrite", "total"]
+    ].to_numpy().tolist() == [
+        ["authored", "kept", 0, 1, 1],
+        ["rules", "kept", 1, 0, 1],
+        ["rules", "risk_low", 1, 0, 1],
+        ["rules", "sibling", 0, 1, 1],
     ]
-    assert found.loc[("a", "lexical"), ["written", "passing"]].tolist() == [3, 2]
-    assert found.loc[("a", "rewrite"), ["written", "passing", "share"]].tolist() == [
-        1,
-        0,
-        0,
-    ]
+    assert found["share"].round(3).tolist() == [1.0, 0.333, 0.333, 0.333]
+
+
+def test_histogram_by_hand():
+    found = gates.bin_gate_measures(JUDGED).set_index(["measure", "low"])
     assert (
-        np.isnan(found.loc[("a", "softening"), "share"])
-        and found.loc[("b", "all"), "share"] == 1
+        found.groupby("measure")[["passes", "stopped"]].sum().to_numpy().tolist()
+        == [[3, 1]] * 3
     )
-    assert found.loc[("a", "all"), ["share_low", "share_high"]].tolist() == [
-        0,
-        1,
-    ], "over seeds, not over candidates"
+    similarity = found.loc["similarity"]
+    # 1.0 falls into the last bin, a negative cosine into the first, 0.05 into the
+    # second; "sibling" passes alone
+    assert similarity["stopped"].iloc[-1] == 1 and similarity["passes"].iloc[
+        :2
+    ].tolist() == [1, 1]

@@ -1,13 +1,14 @@
 """The frozen risk scorer, what may take its place, and how it is described."""
 
-import numpy as np
+import hashlib
+
 import pandas as pd
 import pytest
 import tiny
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from paraguard_utils.corpus import risk
-from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.models import encoder
 
@@ -25,10 +26,6 @@ def test_lexical_risk_by_hand():
         1 - (1 - kill) * (1 - gun)
     )
     assert risk.lexical_risk("the skill of Gunther") == 0
-    assert (
-        risk.count_charged_terms("Killing, killing and a gun, the skill of Gunther")
-        == 2
-    )
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +65,38 @@ def test_a_guard_or_a_classifier_can_take_its_place(classifier):
     )
 
 
+OWN_SCORER = """
+def by_length(texts):
+    return [min(len(text) / 100, 1.0) for text in texts]
+
+def wrong(texts):
+    return [2.0 for text in texts]
+
+def missing(texts):
+    return [float("nan") for text in texts]
+"""
+
+
+def test_a_function_can_take_its_place(tmp_path, monkeypatch):
+    file = tmp_path / "own_risk.py"
+    file.write_text(OWN_SCORER)
+    monkeypatch.syspath_prepend(tmp_path)
+    scorer = risk.load_risk_scorer("own_risk:by_length")
+    assert scorer.score(["a" * 30, "a" * 400], encoder.encode_texts).tolist() == [
+        0.3,
+        1.0,
+    ]
+    name, digest = scorer.identity.split()
+    assert name == "own_risk:by_length"
+    assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(digest)
+    with pytest.raises(DataError, match="own_risk:wrong gives 2 for text 1"):
+        risk.load_risk_scorer("own_risk:wrong").score(["a"], encoder.encode_texts)
+    with pytest.raises(DataError, match="own_risk:missing gives no risk for text 1"):
+        risk.load_risk_scorer("own_risk:missing").score(["a"], encoder.encode_texts)
+    with pytest.raises(SettingsError, match="the risk scorer own_risk:other cannot"):
+        risk.load_risk_scorer("own_risk:other")
+
+
 def test_an_unknown_scorer_is_one_clear_error(classifier, tmp_path):
     with pytest.raises(
         SettingsError,
@@ -78,29 +107,3 @@ def test_an_unknown_scorer_is_one_clear_error(classifier, tmp_path):
         risk.load_risk_scorer(f"{classifier}#harm")
     with pytest.raises(ModelError, match="is neither"):
         risk.load_risk_scorer(f"{tmp_path / 'nothing'}#toxic")
-
-
-def test_areas_by_hand():
-    # scores 0.9 0.6 | 0.7 0.1: of the four pairs (unsafe, safe) three are in order, 0.6
-    # < 0.7 is not
-    scorer = risk.RiskScorer(
-        "by-hand 1", lambda texts, embed: np.array([0.9, 0.6, 0.7, 0.1])
-    )
-    texts = ["kill a gun", "kill", "bread", "soup"]
-    found = risk.risk_auc(
-        texts, np.array([True, True, False, False]), scorer, resamples=200
-    )
-    assert found["scorer"].tolist() == ["by-hand", "keyword count", "difference"]
-    assert found["auc"].tolist() == [0.75, 1.0, -0.25]
-    assert (found["auc_low"] <= found["auc"]).all() and (
-        found["auc"] <= found["auc_high"]
-    ).all()
-    assert (found["safe"] == 2).all() and (found["unsafe"] == 2).all()
-
-
-def test_distribution_by_hand():
-    frame = pd.DataFrame({"group": list("aab"), "risk": [0.0, 0.31, 1.0]})
-    found = risk.describe_risks(frame, 0.3, 0.7).set_index(["group", "low"])
-    assert found.groupby("group")["n"].sum().to_dict() == {"a": 2, "b": 1}
-    assert found["n"][("a", 0.0)] == 1 and found["within"][("a", 0.0)] == 0.5
-    assert found.loc["b"]["n"].iloc[-1] == 1 and found.loc["b"]["median"].iloc[0] == 1
