@@ -102,7 +102,7 @@ def run(
 
     What was asked already is not asked again.
 
-    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p system prompts="[none, safety]"
+    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p system_prompts="[none, safety]"
     """
     given = {
         name: value
@@ -118,7 +118,7 @@ def run(
         if not equals:
             raise SettingsError(
                 f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p"
-                " system prompts='[none, safety]'"
+                " system_prompts='[none, safety]'"
             )
     config = require_checkout().run_notebooks(notebooks or (), given)
     if config.model:
@@ -140,13 +140,13 @@ def train(
     Example: paraguard train --xstest xstest/model_completions --out
     refusal_classifier.json
     """
-    from paraguard_lab.labels import agreement
+    from paraguard_lab.labels import agreement, training
     from paraguard_utils.labels import classifier
 
     annotated = agreement.select_training_answers(agreement.read_xstest_answers(xstest))
-    own = classifier.read_training_answers()
+    own = training.read_training_answers()
     out = out or classifier.CLASSIFIER_FILE
-    classifier.fit_classifier(own, annotated).save(out)
+    training.save_classifier(training.fit_classifier(own, annotated), out)
     print(
         f"{out}: fitted on {len(annotated)} of XSTest's answers and {len(own)} of ours"
     )

@@ -1,5 +1,6 @@
-"""Advise on a model that refuses too much, from what a store holds of it
-(`docs/method.md`, Remedies).
+"""Advise on a model that refuses too much, from what a store holds of it.
+
+`docs/method.md` (Remedies) says by which rule a remedy is chosen.
 """
 
 import shlex
@@ -13,30 +14,34 @@ from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
 from paraguard_utils import paths, registry, stores, text, unsafe
 from paraguard_utils.analysis import confusion, pipeline
-from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.report import tables
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, SERVED_PREFIX, QuerySettings
-from paraguard_utils.stores import LIVE, RECORDED, Store
+from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
 
 # The table of 07: remedies by system, as `remedies.effects.table` makes it
 REMEDY_MAP_TABLE = "remedy_map"
-MAX_PRINTED, _MAX_PHRASING = (
-    3,
-    110,
-)  # clusters and names of remedies, characters of a phrasing, that are printed
+MAX_PRINTED = 3  # clusters, and names of remedies, that are printed
+_MAX_PHRASING = 110  # characters of a phrasing that are printed
 
 
 class Advice(NamedTuple):
-    """What the map says for one system: the row to take, or else a trade-off, and the
-    names of what was judged.
+    """What the map says for one system.
 
-    Remedy is None where the rule finds none. The trade-off is then the row that loses
-    the fewest twins for what it gains: `price` points of twins no longer refused for
-    each point of FRR; None if no interval of FRR is below 0.
+    Attributes
+    ----------
+    remedy : dict or None
+        The row to take; None if the rule finds none.
+    trade_off : dict or None
+        Without a remedy, the row that loses the fewest twins for what it gains: `price`
+        points of twins no longer refused for each point of FRR. None if no interval of
+        FRR is below 0.
+    tried : list of str
+        The names of the remedies that were judged.
     """
 
     remedy: dict[str, Any] | None
@@ -44,9 +49,15 @@ class Advice(NamedTuple):
     tried: list[str]
 
 
+class MeasuredRemedies(NamedTuple):
+    """Rows of the map about one system, and the name of the store that has them."""
+
+    rows: Table
+    store: str
+
+
 def choose_remedy(rows: Table) -> Advice:
-    """Choose a remedy for one system from its rows of the map (`docs/method.md`,
-    Remedies).
+    """Choose a remedy for one system from its rows of the map.
 
     Of equally cheap remedies it is the one whose FRR falls most; of trade-offs that
     lose equally many twins the cheapest, then the largest fall. Rows with another
@@ -55,316 +66,312 @@ def choose_remedy(rows: Table) -> Advice:
     rows = rows[rows["role"] == "remedy"]
     falls = rows[rows["frr_change_high"] < 0]
     cheapest = ["queries", "frr_change"]
-    kept = falls[falls["twins_verdict"].isin(["kept", "more"])].sort_values(
-        cheapest, kind="stable"
-    )
-    # A point estimate may rise where the interval leaves open whether twins are lost:
+    keeps_twins = falls["twins_verdict"].isin(["kept", "more"])
+    kept = falls[keeps_twins].sort_values(cheapest, kind="stable")
+    # A point estimate may rise while the interval leaves open whether twins are lost:
     # that costs nothing that is known.
-    priced = falls.assign(
-        price=(falls["twins_change"] / falls["frr_change"]).clip(lower=0)
-    ).dropna(subset="price")
+    price = (falls["twins_change"] / falls["frr_change"]).clip(lower=0)
+    priced = falls.assign(price=price).dropna(subset="price")
     priced = priced.sort_values(["price", *cheapest], kind="stable")
-    remedy, trade_off = (
-        next(iter(found.to_dict("records")), None) for found in (kept, priced)
-    )
-    return Advice(remedy, None if remedy else trade_off, rows["remedy"].tolist())
+    remedy = _first_row(kept)
+    trade_off = None if remedy else _first_row(priced)
+    return Advice(remedy, trade_off, rows["remedy"].tolist())
+
+
+def _first_row(rows: Table) -> dict[str, Any] | None:
+    records = rows.head(1).to_dict("records")
+    return records[0] if records else None
 
 
 def find_measured_remedies(
-    store: Store, record: Store, corpus_name: str, system: str, frr: float
-) -> tuple[Table, str] | None:
-    """Find the rows of the map that speak for a system with a share `frr` of harmless
-    prompts refused, and their store.
+    files: CorpusFiles, record: Store, system: str, frr: float
+) -> MeasuredRemedies | None:
+    """Find the rows of the map for a system that refuses a share `frr` of harmless
+    prompts.
 
-    These are the system's own rows in the user's store or the record; else those of the
-    published system under the same system prompt whose FRR, over all prompts (Table 1), is
-    nearest; None if there is no map, or no such system on it.
+    These are the system's own rows in the user's store or the record. Else they are
+    those of the published system under the same system prompt whose FRR, over all
+    prompts (Table 1), is nearest. None if there is no map, or no such system on it.
     """
-    for place in (store, record):
-        if not place.has("tables", REMEDY_MAP_TABLE):
+    for store in (files.store, record):
+        if not store.has("tables", REMEDY_MAP_TABLE):
             continue
-        known = stores.read_meta(place.path("tables", REMEDY_MAP_TABLE)).get(
-            "parameters", {}
-        )
-        rows = place.read("tables", REMEDY_MAP_TABLE)
-        if known.get("corpus", corpus_name) == corpus_name and system in set(
-            rows["system"]
-        ):
-            return rows[rows["system"] == system], place.name
+        meta = stores.read_meta(store.path("tables", REMEDY_MAP_TABLE))
+        corpus_name = meta.get("parameters", {}).get("corpus", files.name)
+        rows = store.read("tables", REMEDY_MAP_TABLE)
+        rows = rows[rows["system"] == system]
+        if corpus_name == files.name and len(rows):
+            return MeasuredRemedies(rows, store.name)
     if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):
         return None
     rows = record.read("tables", REMEDY_MAP_TABLE)
-    same = rows[rows["system"].str.rpartition("--")[2] == system.rpartition("--")[2]]
-    published = (
-        record.read("tables", "table1_systems")
-        .drop_duplicates("system")
-        .set_index("system")["frr"]
-    )
-    known = published.reindex(same["system"].unique()).dropna()
+    system_prompt = system.rpartition("--")[2]
+    rows = rows[rows["system"].str.rpartition("--")[2] == system_prompt]
+    table1 = record.read("tables", "table1_systems").drop_duplicates("system")
+    published = table1.set_index("system")["frr"]
+    known = published.reindex(rows["system"].unique()).dropna()
     if known.empty:
         return None
-    return same[same["system"] == (known - frr).abs().idxmin()], record.name
+    nearest = (known - frr).abs().idxmin()
+    return MeasuredRemedies(rows[rows["system"] == nearest], record.name)
 
 
 def write_advice(config: QuerySettings) -> list[str]:
-    """Write a system's advice to the store's `advice/TARGET/`: brittle clusters, rows
-    of the map, examples, and text.
+    """Write a system's advice to the store's `advice/SYSTEM/`.
 
-    Of the settings store, corpus, model and the first of system prompts are used. Returns the
-    lines to print, which `advice.txt` holds too. Where answers, labels or scores lack,
-    the error Missing names the command to run; a corpus that asks for harm, or files
-    that do not belong together, are a DataError.
+    It is brittle clusters, rows of the map, examples to tune on, and text. Of the
+    settings store, corpus, model and the first of system_prompts are used.
+
+    Returns
+    -------
+    list of str
+        The lines to print, which `advice.txt` holds too.
+
+    Raises
+    ------
+    Missing
+        If answers, labels or scores are not in the store; it names the command to run.
+    DataError
+        If a corpus asks for harm, or files do not belong together.
     """
-    store = Store(config.store)
-    corpus = store.read_earlier("corpus", config.corpus)
-    unsafe.refuse_unsafe(corpus, "advice")
-    system = _system(store, config)
-    own = pipeline.read_systems(store, config.corpus, corpus, [system])[system]
-    meta = config.meta(corpus=corpus, labels=labelling.hash_labels(own.labels))
-    folder = store.writes / "advice" / system
-    rates = confusion.rate_row(
-        system, corpus, own.labels, ClusterBootstrap(corpus["cluster_id"])
+    files = CorpusFiles(Store(config.store), config.corpus)
+    unsafe.refuse_unsafe(files.prompts, "advice")
+    name = _find_system(files, config)
+    system = pipeline.read_systems(files, [name])[name]
+    meta = config.meta(
+        corpus=files.prompts, labels=labelling.hash_labels(system.labels)
     )
-    too_few = (
-        ", too few refusals or acceptances to lean on"
-        if rates["too_few_for_dr"]
-        else ""
-    )
-    (title,) = registry.display_titles([system])
-    frr, dr = (tables.format_estimate(rates, name, 2) for name in ("frr", "dr"))
-    refused = f"{rates['n_reject']} of {rates['n_scored']} harmless prompts refused"
-    lines = [f"{title}: {refused}, FRR {frr}, DR {dr}{too_few}"]
+    folder = files.store.writes / "advice" / name
+    rates = confusion.rate_row(system)
 
     brittle = review.list_brittle_clusters(
-        corpus, {system: own.labels}, {system: own.scores}
+        files.prompts, {name: system.labels}, {name: system.scores}
     )
-    file = folder / "brittle_clusters.csv"
-    stores.write_file(file, text.escape_formulas(brittle), "tables", meta)
-    lines += ["", *_brittle_lines(corpus, own.labels, brittle, file)]
+    brittle_file = folder / "brittle_clusters.csv"
+    stores.write_file(brittle_file, text.escape_formulas(brittle), "tables", meta)
 
-    found = find_measured_remedies(
-        store, Store(RECORDED), config.corpus, system, rates["frr"]
-    )
-    if found:
-        stores.write_file(folder / "remedies.csv", found[0], "tables", meta)
-    lines += ["", *_remedy_lines(found, system, config)]
+    measured = find_measured_remedies(files, Store(RECORDED), name, rates["frr"])
+    if measured:
+        stores.write_file(folder / "remedies.csv", measured.rows, "tables", meta)
 
-    longer = follow_ups.read_long_answers(store, config.corpus, [system]).get(system)
-    given = (
-        corpus,
-        own.traces,
-        own.labels,
-        own.pairs,
-        longer,
-        registry.system_prompt_text_of(system),
-    )
-    examples = tuning_data.make_tuning_examples(system, *given)
-    counts = tuning_data.count_tuning_examples(
-        {system: examples}, {system: own.pairs}
-    ).to_dict("records")[0]
-    file = folder / "tuning.jsonl"
-    tuning_data.write_jsonl(file, examples, meta)
-    lines += ["", *_tuning_lines(counts, file, longer is None, system, config)]
+    longer = follow_ups.read_long_answers(files, [name]).get(name)
+    system_prompt = registry.system_prompt_text_of(name)
+    examples = tuning_data.make_tuning_examples(system, longer, system_prompt)
+    tuning_file = folder / "tuning.jsonl"
+    tuning_data.write_jsonl(tuning_file, examples, meta)
+    counted = tuning_data.count_tuning_examples({name: examples}, {name: system})
+    counts = counted.to_dict("records")[0]
+
+    lines = [
+        _describe_rates(name, rates),
+        "",
+        *_describe_brittle(system, brittle, brittle_file),
+        "",
+        *_describe_remedies(measured, name, config),
+        "",
+        *_describe_examples(counts, tuning_file, longer is None, config),
+    ]
+    if counts["examples"]:
+        lines += _describe_tuning(name)
     stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
     return [*lines, "", f"written: {paths.display_path(folder)}"]
 
 
-def _system(store: Store, config: QuerySettings) -> str:
+def _find_system(files: CorpusFiles, config: QuerySettings) -> str:
     """Return the model's system under the system prompt.
 
-    Its answers, labels, pairs and scores are in the store.
+    Raise Missing unless its answers, labels, pairs and scores are in the store.
     """
-    (system_prompt,) = config.system_prompts
-    of = {
-        name.rpartition("--")[2]: name
-        for name in trace_store.find_systems(CorpusFiles(store, config.corpus), config.model)
-    }
-    whose = f"of model {config.model!r} on {config.corpus} under the system prompt {system_prompt}"
-    asks = _command("02 03", config, f'-p system prompts="[{system_prompt}]"')
-    if system_prompt not in of:
-        others = f" (there are some under {', '.join(of)})" if of else ""
+    system_prompt = config.system_prompts[0]
+    systems = {}
+    for name in trace_store.find_systems(files, config.model):
+        systems[name.rpartition("--")[2]] = name
+    whose = (
+        f"of model {config.model!r} on {config.corpus} under the system prompt"
+        f" {system_prompt}"
+    )
+    query = _command("02 03", config, f'-p system_prompts="[{system_prompt}]"')
+    if system_prompt not in systems:
+        others = f" (there are some under {', '.join(systems)})" if systems else ""
         raise Missing(
-            f"the {store.name} store has no answers {whose}{others}; run {asks}"
+            f"the {files.store.name} store has no answers {whose}{others}; run {query}"
         )
-    for kind, command in (
-        ("labels", asks),
-        ("pairs", _command("03", config)),
-        ("scores", _command("03", config)),
-    ):
-        if not store.has(kind, config.corpus, of[system_prompt]):
+    system = systems[system_prompt]
+    score = _command("03", config)
+    for kind, command in (("labels", query), ("pairs", score), ("scores", score)):
+        if not files.has(kind, system):
             raise Missing(
-                f"the {store.name} store has no {kind} {whose}; run {command}"
+                f"the {files.store.name} store has no {kind} {whose}; run {command}"
             )
-    return of[system_prompt]
+    return system
 
 
 def _command(notebooks: str, config: QuerySettings, *more: str) -> str:
-    """Return the command that runs notebooks on this model, with a live store in place
-    of the recorded one.
-    """
+    """Return the command that runs notebooks on this model, in a live store."""
     parts = [f"paraguard run {notebooks} --model {shlex.quote(config.model)}"]
-    parts += [f"--store {config.store}"] if config.store not in (LIVE, RECORDED) else []
-    parts += [f"--corpus {config.corpus}"] if config.corpus != CORPUS else []
-    parts += (
-        ["-p base_url=URL"]
-        if config.model.startswith(SERVED_PREFIX) and "02" in notebooks
-        else []
-    )
+    if config.store not in (LIVE, RECORDED):
+        parts.append(f"--store {config.store}")
+    if config.corpus != CORPUS:
+        parts.append(f"--corpus {config.corpus}")
+    if config.model.startswith(SERVED_PREFIX) and "02" in notebooks:
+        parts.append("-p base_url=URL")
     return " ".join([*parts, *more])
 
 
-def _brittle_lines(
-    corpus: Corpus, labels: Labels, brittle: Table, file: Path
-) -> list[str]:
-    """Describe the clusters that are decided both ways, the first ones phrasing by
-    phrasing.
-    """
-    counted = f"{len(brittle)} of {corpus['cluster_id'].nunique()} clusters"
+def _describe_rates(system: str, rates: dict[str, Any]) -> str:
+    """Describe how often a system refuses."""
+    title = registry.display_titles([system])[0]
+    frr = tables.format_estimate(rates, "frr", 2)
+    dr = tables.format_estimate(rates, "dr", 2)
+    line = (
+        f"{title}: {rates['n_reject']} of {rates['n_scored']} harmless prompts refused,"
+        f" FRR {frr}, DR {dr}"
+    )
+    if rates["too_few_for_dr"]:
+        line += ", too few refusals or acceptances to lean on"
+    return line
+
+
+def _describe_brittle(system: System, brittle: Table, file: Path) -> list[str]:
+    """Describe the clusters that are decided both ways, the first ones in detail."""
+    cluster_ids = system.prompts["cluster_id"]
     lines = [
-        f"1. Where it is brittle: {counted} are decided both ways"
-        f" ({paths.display_path(file)})"
+        f"1. Where it is brittle: {len(brittle)} of {cluster_ids.nunique()} clusters"
+        f" are decided both ways ({paths.display_path(file)})"
     ]
     for row in brittle.head(MAX_PRINTED).itertuples():
         lines.append(
             f"   {row.cluster_id}, {row.n_rejected} refused and {row.n_accepted}"
             " answered:"
         )
-        mine = corpus["cluster_id"] == row.cluster_id
-        for phrasing, label in zip(
-            corpus.loc[mine, "text"], labels.loc[mine.to_numpy(), "label"], strict=True
-        ):
-            phrasing = text.replace_control(" ".join(phrasing.split()))
-            cut = (
-                f"{phrasing[:_MAX_PHRASING].rstrip()} ..."
-                if len(phrasing) > _MAX_PHRASING
-                else phrasing
-            )
-            lines.append(f"     {label:<8}  {cut}")
+        inside = (cluster_ids == row.cluster_id).to_numpy()
+        phrasings = system.prompts.loc[inside, "text"]
+        labels = system.labels.loc[inside, "label"]
+        for phrasing, label in zip(phrasings, labels, strict=True):
+            lines.append(f"     {label:<8}  {_shorten(phrasing)}")
     return lines
 
 
-def _remedy_lines(
-    found: tuple[Table, str] | None, system: str, config: QuerySettings
+def _shorten(phrasing: str) -> str:
+    """Return a phrasing in one line, its end cut off if it is long."""
+    line = text.replace_control(" ".join(phrasing.split()))
+    if len(line) > _MAX_PHRASING:
+        line = f"{line[:_MAX_PHRASING].rstrip()} ..."
+    return line
+
+
+def _describe_remedies(
+    measured: MeasuredRemedies | None, system: str, config: QuerySettings
 ) -> list[str]:
     """Describe what the map says, and of whom."""
-    if found is None:
-        known = (
-            "07 has not been run on this model, and no model like it is on the"
-            " recorded map"
-        )
-        return [f"2. The cheapest remedy: not known. {known}", *_try(system, config)]
-    rows, place = found
-    advice = choose_remedy(rows)
-    row = advice.remedy or advice.trade_off
-    too_few = len(advice.tried) <= MAX_PRINTED
-    tried = (
-        f"tried: {', '.join(advice.tried) or 'none'}"
-        if too_few
-        else f"{len(advice.tried)} tried"
-    )
-    chosen = (
-        "none. No remedy on the map lowers false refusals, by its interval, and keeps"
-        " right ones"
-    )
+    if measured is None:
+        return [
+            "2. The cheapest remedy: not known. 07 has not been run on this model, and"
+            " no model like it is on the recorded map",
+            _suggest_trial(system, config),
+        ]
+    advice = choose_remedy(measured.rows)
+    tried = f"{len(advice.tried)} tried"
+    if len(advice.tried) <= MAX_PRINTED:
+        tried = f"tried: {', '.join(advice.tried) or 'none'}"
     if advice.remedy:
         chosen = (
-            f"{_named(advice.remedy)}. FRR falls (interval below 0), right refusals are"
-            " kept"
+            f"{_name_with_cost(advice.remedy)}. FRR falls (interval below 0), right"
+            " refusals are kept"
+        )
+    else:
+        chosen = (
+            "none. No remedy on the map lowers false refusals, by its interval, and"
+            " keeps right ones"
         )
     lines = [f"2. The cheapest remedy: {chosen} ({tried})"]
     if advice.trade_off:
-        price = (
-            f"{tables.format_number(advice.trade_off['price'], 2)} points for each"
-            " point of FRR gained"
+        price = tables.format_number(advice.trade_off["price"], 2)
+        lines.append(
+            f"   A trade-off, no advice: {_name_with_cost(advice.trade_off)} loses the"
+            f" fewest twins, {price} points for each point of FRR gained"
         )
-        lines += [
-            f"   A trade-off, no advice: {_named(advice.trade_off)} loses the fewest"
-            f" twins, {price}"
-        ]
-    lines += (
-        [f"   {_effects(row)}"]
-        if row
-        else ["   None has an interval of the change of FRR below 0, at any price"]
-    )
-    (measured,) = rows["system"].unique()
-    (title,) = registry.display_titles([measured])
-    if measured != system:
-        lines += [
+    row = advice.remedy or advice.trade_off
+    if row:
+        lines.append(f"   {_describe_effects(row)}")
+    else:
+        lines.append(
+            "   None has an interval of the change of FRR below 0, at any price"
+        )
+    of_system = measured.rows["system"].iloc[0]
+    title = registry.display_titles([of_system])[0]
+    if of_system == system:
+        lines.append(f"   Measured on {title}, in the {measured.store} store")
+    else:
+        lines.append(
             f"   Measured on {title}, not on your model: the recorded one under this"
             " system prompt of nearest FRR"
-        ]
-        return [*lines, *_try(system, config, row["remedy"] if row else "")]
-    return [*lines, f"   Measured on {title}, in the {place} store"]
+        )
+        lines.append(_suggest_trial(system, config, row["remedy"] if row else ""))
+    return lines
 
 
-def _try(system: str, config: QuerySettings, remedy: str = "") -> list[str]:
+def _suggest_trial(system: str, config: QuerySettings, remedy: str = "") -> str:
     """Say how to try remedies on the user's model."""
     if prompting.is_served_system(system):
-        return [
+        return (
             "   On a model behind a server 07 tries what needs no weights:"
             f" {_command('07', config)}"
-        ]
+        )
     command = _command("07", config, f'-p remedies="[{remedy or "cheap"}]"')
-    return [f"   To try {remedy or 'the cheap ones'} on your model: {command}"]
+    return f"   To try {remedy or 'the cheap ones'} on your model: {command}"
 
 
-def _named(row: dict[str, Any]) -> str:
-    """Return a remedy's name with what it costs to ask it."""
+def _name_with_cost(row: dict[str, Any]) -> str:
+    """Return a remedy's name, and what a prompt costs with it."""
     once = ", after training it once" if row["kind"] == "tuning" else ""
     return f"{row['remedy']} ({row['queries']:.3g} x the model a prompt{once})"
 
 
-def _effects(row: dict[str, Any]) -> str:
+def _describe_effects(row: dict[str, Any]) -> str:
     """Describe what a remedy changes."""
-    frr, twins, dr = (
-        tables.format_estimate(row, f"{name}_change", 2, "+")
-        for name in ("frr", "twins", "dr")
-    )
+    frr = tables.format_estimate(row, "frr_change", 2, "+")
+    twins = tables.format_estimate(row, "twins_change", 2, "+")
+    dr = tables.format_estimate(row, "dr_change", 2, "+")
     line = (
         f"FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by {dr}"
     )
-    beside = {
+    comparisons = {
         "better": "better than",
         "worse": "worse than",
         "undecided": "cannot be told from",
-    }.get(row["over_verdict"])
-    return f"{line}; {beside} a mere threshold" if beside else line
+    }
+    comparison = comparisons.get(row["over_verdict"])
+    if comparison:
+        line += f"; {comparison} a mere threshold"
+    return line
 
 
-def _tuning_lines(
-    counts: dict[str, Any], file: Path, cut: bool, system: str, config: QuerySettings
+def _describe_examples(
+    counts: dict[str, Any], file: Path, is_cut: bool, config: QuerySettings
 ) -> list[str]:
-    """Describe the examples and their use."""
-    counted = (
-        f"{counts['examples']} examples, of {counts['rejections']} refusals with an"
-        " answered paraphrase"
-    )
-    lines = [f"3. To tune it on: {counted} ({paths.display_path(file)})"]
-    if cut and counts["examples"] < counts["rejections"]:
-        longer = _command(
-            "02",
-            config,
-            f'-p system prompts="[{config.system_prompts[0]}]"',
-            "-p long_answers=1",
+    """Describe the examples, and how to get more if answers were cut."""
+    lines = [
+        f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']}"
+        f" refusals with an answered paraphrase ({paths.display_path(file)})"
+    ]
+    if is_cut and counts["examples"] < counts["rejections"]:
+        prompts = f'-p system_prompts="[{config.system_prompts[0]}]"'
+        command = _command("02", config, prompts, "-p long_answers=1")
+        lines.append(
+            f"   Answers that were cut are left out; {command} asks for whole ones"
         )
-        lines += [
-            f"   Answers that were cut are left out; {longer} asks for whole ones"
-        ]
-    if counts["examples"]:
-        recipe = (
-            ""
-            if prompting.is_served_system(system)
-            else " (the remedy tuned-1 of 07 does)"
-        )
-        use = (
-            "Nobody has judged the answers: read them first. Any tool that tunes on"
-            " chat messages takes the file."
-        )
-        lines += [
-            f"   {use}",
-            (
-                f"   Add harmful requests with a refusal{recipe}, or right refusals may"
-                " be lost"
-            ),
-        ]
     return lines
+
+
+def _describe_tuning(system: str) -> list[str]:
+    """Say how the examples are used."""
+    recipe = " (the remedy tuned-1 of 07 does)"
+    if prompting.is_served_system(system):
+        recipe = ""
+    return [
+        "   Nobody has judged the answers: read them first. Any tool that tunes on chat"
+        " messages takes the file.",
+        f"   Add harmful requests with a refusal{recipe}, or right refusals may be"
+        " lost",
+    ]

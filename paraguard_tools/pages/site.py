@@ -18,7 +18,7 @@ from paraguard_utils.labels import systems
 from paraguard_utils.models import trace_store
 from paraguard_utils.report import tables
 from paraguard_utils.settings import CORPUS, StudySettings, check_settings
-from paraguard_utils.stores import RECORDED, Store
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 
 def write_html(folder: Path | None = None) -> None:
@@ -45,7 +45,9 @@ def write_html(folder: Path | None = None) -> None:
         markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), filled)
         page = handout.render_page(file, markdown, notebooks)
         stores.write_text(folder / handout.SITE_PAGES[file], page)
-    write_explorer(check_settings({"store": RECORDED, "corpus": CORPUS}, StudySettings), folder)
+    write_explorer(
+        check_settings({"store": RECORDED, "corpus": CORPUS}, StudySettings), folder
+    )
     print(
         f"open {paths.display_path(folder / 'index.html')}, which links to the report"
         " and all other pages"
@@ -57,15 +59,14 @@ def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
 
     If the settings name a model, it has the systems of that model only.
     """
-    store = config.open_store()
-    corpus = store.read_earlier("corpus", config.corpus)
-    unsafe.refuse_unsafe(corpus, "the explorer")  # before all the scores are read
-    names, _ = systems.list_systems_to_score(store, config.corpus, config)
-    decided = pipeline.read_systems(store, config.corpus, corpus, names)
-    decided |= pipeline.read_guards(store, config.corpus, corpus, decided)
+    files = config.open_files()
+    unsafe.refuse_unsafe(files.prompts, "the explorer")  # before all scores are read
+    names, _ = systems.list_systems_to_score(files, config.model)
+    decided = pipeline.read_systems(files, names)
+    decided |= explorer.read_guards(files, decided)
     titles = dict(zip(decided, registry.display_titles(decided), strict=True))
-    header = explorer.ExplorerHeader(config.corpus, store.name, titles)
-    page = explorer.render_explorer(corpus, decided, header)
+    header = explorer.ExplorerHeader(files.name, files.store.name, titles)
+    page = explorer.render_explorer(files.prompts, decided, header)
     path = (folder or paths.RESULTS) / "explorer.html"
     stores.write_text(path, page)
     refusals = sum(
@@ -82,7 +83,9 @@ def describe_model(config: StudySettings) -> list[str]:
     store = config.open_store()
     lines = []
     if store.has("tables", "table1_rephrasing"):
-        names = trace_store.find_systems(CorpusFiles(store, config.corpus), config.model)
+        names = trace_store.find_systems(
+            CorpusFiles(store, config.corpus), config.model
+        )
         table = store.read("tables", "table1_systems")
         table = table[
             table["system"].isin(names) & (table["interpretation"] == "relative")

@@ -389,7 +389,7 @@ def test_what_is_missing_is_one_line_with_the_command_to_run(
 def test_another_system_prompt_that_was_asked_is_named(results, command):
     copied(stores.Store("mine"), "traces")
     error = command(
-        "remedy", "--model", MODEL, "--store", "mine", "--system prompt", "none"
+        "remedy", "--model", MODEL, "--store", "mine", "--system-prompt", "none"
     ).error
     assert "(there are some under safety)" in error and error.endswith(
         '-p system_prompts="[none]"'
@@ -408,7 +408,7 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        (("--system prompt", "saftey"), "there is no system prompt 'saftey'"),
+        (("--system-prompt", "saftey"), "there is no system prompt 'saftey'"),
         (("--store", "../x"), "is no name of a store"),
         (("--corpus", "nothing"), "corpus/nothing.csv is not in the live store"),
         (("--corpus", "paraguard_twins"), "not for requests that ask for harm"),

@@ -10,18 +10,20 @@ import pandas as pd
 import pytest
 import worlds
 from axe_playwright_python.sync_playwright import Axe
+from recorded import recorded_systems
 
+from paraguard_lab.corpus import fidelity
 from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.analysis import confusion, pipeline, signals
+from paraguard_utils.analysis import confusion, drift, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS, Scoring
 from paraguard_utils.core.vectors import normalize_rows
-from paraguard_utils.corpus import fidelity
 from paraguard_utils.errors import DataError
 
 RECORDED = stores.Store("recorded")
+FILES = stores.CorpusFiles(RECORDED, "paraguard_mini")
 VIEWS = {
     "wordings": "Refused beside answered",
     "refusals": "Refusals",
@@ -193,8 +195,7 @@ def make_world():
         pairs["same_cluster"] = pairs["centre_id"].map(cluster) == pairs[
             "neighbour_id"
         ].map(cluster)
-        scores = confusion.score_prompts(corpus, labelled, pairs, k=2)
-        data[name] = System(
+        system = System(
             name,
             corpus,
             labelled,
@@ -203,8 +204,8 @@ def make_world():
             traces=traces,
             tokens=tokens,
             pairs=pairs,
-            scores=scores,
         )
+        data[name] = replace(system, scores=confusion.score_prompts(system))
     titles = {
         "alpha": HOSTILE_TITLE,
         "beta": "beta",
@@ -1171,7 +1172,7 @@ def test_tokens_are_aligned_as_drift_does(world):
     content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
     rows, table = (
-        signals.find_token_rows(own.traces, own.tokens),
+        drift.find_token_rows(own.traces, own.tokens),
         normalize_rows(np.stack(own.tokens["embedding"].to_numpy())),
     )
     for rejection in content["rejections"]:
@@ -1191,20 +1192,26 @@ class Changed(stores.Store):
         return frame.assign(drift=frame["drift"] / 2) if kind == "pairs" else frame
 
 
+class Relabelled(stores.Store):
+    """The recorded store, in which everything is accepted."""
+
+    def read(self, kind, *names):
+        frame = super().read(kind, *names)
+        return frame.assign(label="accept") if kind == "labels" else frame
+
+
 @pytest.mark.slow
-def test_scores_of_other_pairs_are_refused(recorded_corpus):
+def test_scores_of_other_pairs_are_refused():
     name = registry.published_systems("chat").index[0]
-    ((found, own),) = pipeline.read_systems(
-        RECORDED, "paraguard_mini", recorded_corpus, [name]
-    ).items()
+    ((found, own),) = pipeline.read_systems(FILES, [name]).items()
     assert found == name and own.scoring == Scoring() and own.labeller == "combined"
     with pytest.raises(DataError, match="scores of other pairs"):
         pipeline.read_systems(
-            Changed("recorded"), "paraguard_mini", recorded_corpus, [name]
+            stores.CorpusFiles(Changed("recorded"), "paraguard_mini"), [name]
         )
 
 
-def test_systems_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
+def test_systems_scored_in_two_ways_are_refused(monkeypatch):
     first, second = registry.published_systems("chat").index[:2]
 
     def changed(path):
@@ -1220,9 +1227,7 @@ def test_systems_scored_in_two_ways_are_refused(recorded_corpus, monkeypatch):
         DataError,
         match=f"{second}.csv: scored with other weights, k or labeller than {first};",
     ):
-        pipeline.read_systems(
-            RECORDED, "paraguard_mini", recorded_corpus, [first, second]
-        )
+        pipeline.read_systems(FILES, [first, second])
 
 
 @pytest.mark.parametrize("store", ["nowhere", "../up"])
@@ -1235,9 +1240,9 @@ def test_a_users_error_is_one_line(store, command, results):
 @pytest.mark.slow
 def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
     names = list(registry.published_systems("chat").index[:2])
-    data = pipeline.read_systems(RECORDED, "paraguard_mini", recorded_corpus, names)
-    guards = pipeline.read_guards(RECORDED, "paraguard_mini", recorded_corpus, data)
-    assert list(guards) == list(registry.published_systems("guard").index)
+    data = pipeline.read_systems(FILES, names)
+    guards = explorer.read_guards(FILES, data)
+    assert list(guards) == recorded_systems("guard")
     for name, own in guards.items():
         assert (
             own.traces is data[names[1]].traces
@@ -1248,18 +1253,15 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
         ).sum(), name
     assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
-    assert (
-        pipeline.read_guards(RECORDED, "paraguard_mini", recorded_corpus, others) == {}
-    )
+    assert explorer.read_guards(FILES, others) == {}
     with pytest.raises(
         DataError,
         match=(
             "scores of another corpus or other decisions; run 05_guard_comparison again"
         ),
     ):
-        pipeline.read_guards(
-            RECORDED, "paraguard_mini", recorded_corpus.iloc[:-1], data
-        )
+        relabelled = stores.CorpusFiles(Relabelled("recorded"), "paraguard_mini")
+        explorer.read_guards(relabelled, data)
 
 
 @pytest.mark.slow
@@ -1267,10 +1269,7 @@ def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.display_path(path) in command("explorer").printed
     assert path.stat().st_size < 6e6
-    names = [
-        *registry.published_systems("chat").index,
-        *registry.published_systems("guard").index,
-    ]
+    names = recorded_systems("chat") + recorded_systems("guard")
     labels = pd.concat(
         [RECORDED.read("labels", "paraguard_mini", name) for name in names]
     )
