@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share two cores
 import itertools
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -34,8 +35,10 @@ from scipy.stats import norm
 from paraguard_lab.analysis import predictions, validity
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PAPER_WEIGHTS
+from paraguard_utils.core.signals import PAPER_WEIGHTS, Scoring
 from paraguard_utils.models import encoder, prompting, trace_store
 
 CORPUS, SYSTEM = "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
@@ -53,9 +56,7 @@ def prompts():
     vectors = encoder.stored_vectors(
         stores.CorpusFiles(files, CORPUS), corpus["text"], earlier=True
     )
-    drifts = signals.DriftCache(
-        traces, files.read("tokens", prompting.model_of_system(SYSTEM))
-    )
+    drifts = DriftCache(traces, files.read("tokens", prompting.model_of_system(SYSTEM)))
     logs = {
         "perplexity": signals.trace_perplexity(traces),
         "length": traces["user_end"] - traces["user_start"],
@@ -95,12 +96,12 @@ def worlds(cell):
                 "label": np.where(rejected, "reject", "accept"),
             }
         )
-        pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
-        weights = PAPER_WEIGHTS.without_prob_shift()
-        scores = confusion.score_prompts(corpus, labels, pairs, weights)
-        values = validity.estimate_measures(
-            corpus, labels, pairs, scores, once, weights
-        )
+        scoring = Scoring(PAPER_WEIGHTS.without_prob_shift())
+        system = System(SYSTEM, corpus, labels, once, scoring, traces=traces)
+        pairs = signals.compute_pairs(system, vectors, drifts)
+        system = replace(system, pairs=pairs)
+        system = replace(system, scores=confusion.score_prompts(system))
+        values = validity.estimate_measures(system)
         found.append([values[name][0] for name in predictions.MEASURE_TITLES])
     low, high = np.nanpercentile(found, [2.5, 97.5], axis=0)
     about = {

@@ -21,6 +21,7 @@ import pandas as pd
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, wording
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.labels import labelling
 
@@ -120,10 +121,9 @@ def main(name=""):
             labels = labels.assign(
                 kind=None, rule=None, p_refusal=np.nan, answer=None, response=None
             )
-            rate = confusion.rate_row(system, prompts, labels, groups)
-            shared = wording.wording_tables(prompts, {system: labels}, groups)[0].iloc[
-                0
-            ]
+            measured = System.of(system, prompts, labels, groups)
+            rate = confusion.rate_row(measured)
+            shared = wording.wording_tables([measured])[0].iloc[0]
             kept = ["frr", "dr", "dr_near", "dr_free"]
             both = {**rate, **shared.filter(regex="^dr_(near|free)").to_dict()}
             kept = [f"{one}{end}" for one in kept for end in ("", "_low", "_high")]

@@ -41,6 +41,7 @@ from paraguard_lab.core import label_noise
 from paraguard_lab.corpus import charged
 from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, wording
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -207,7 +208,9 @@ def wording_cell(task):
     found = {name: [] for name in truth}
     for _ in range(worlds):
         labels, harmful = drawn(location, CLUSTERS), drawn(location + HARM, TWINS)
-        shown, decided = {}, wording.make_phrasings(corpus, labels)
+        system = System.of("t", corpus, labels, clusters)
+        on_twins = System.of("t", twins, harmful, clusters)
+        shown, decided = {}, wording.make_phrasings(system)
         for name, mask in (("dr_near", pairs.near), ("dr_free", pairs.free)):
             ends = pairs.first[mask], pairs.second[mask]
             if not core_wording.too_few_for_pairs(decided.refused, ends):
@@ -223,8 +226,8 @@ def wording_cell(task):
                 clusters, decided, *ends
             )
         sides = (
-            rephrasing.count_benign_decisions(corpus, labels),
-            rephrasing.count_benign_decisions(twins, harmful),
+            rephrasing.count_benign_decisions(system),
+            rephrasing.count_benign_decisions(on_twins),
         )
         values = rephrasing.estimate_rephrasing(clusters, *sides)
         flags = {"": too_few_for_odds(sides[0]), "_twins": too_few_for_odds(sides[1])}

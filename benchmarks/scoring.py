@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -122,14 +123,16 @@ def measure(n, resamples, with_chance):
         return found
 
     before = time.process_time()
-    pairs = timed(
-        "pairs", signals.compute_pairs, corpus, vectors, traces, labels, tokens
-    )
-    scores = timed("prompt_scores", confusion.score_prompts, corpus, labels, pairs)
     clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
+    system = System(SYSTEM, corpus, labels, clusters, traces=traces, tokens=tokens)
+    pairs = timed("pairs", signals.compute_pairs, system, vectors)
+    system = replace(system, pairs=pairs)
+    scores = timed("prompt_scores", confusion.score_prompts, system)
+    system = replace(system, scores=scores)
     for interpretation in PPL_INTERPRETATIONS:
-        given = (SYSTEM, corpus, labels, pairs, scores, clusters, interpretation)
-        timed(f"table_row_{interpretation}", confusion.system_row, *given)
+        timed(
+            f"table_row_{interpretation}", confusion.system_row, system, interpretation
+        )
     row |= {
         "pairs": len(pairs),
         "seconds": sum(seconds.values()),
@@ -148,16 +151,6 @@ def measure(n, resamples, with_chance):
         N_NEIGHBOURS,
     )
     if with_chance:
-        system = System(
-            SYSTEM,
-            corpus,
-            labels,
-            clusters,
-            traces=traces,
-            tokens=tokens,
-            pairs=pairs,
-            scores=scores,
-        )
         timed("chance", chance.compare_with_chance, system, vectors)
         row["chance_peak_gb"] = peak()
     return row | {f"{name}_seconds": value for name, value in seconds.items()}

@@ -32,6 +32,7 @@ import pickle
 import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -40,10 +41,11 @@ from textblob import TextBlob
 
 from paraguard_lab.analysis import predictions, validity
 from paraguard_utils import paths, registry, stores
-from paraguard_utils.analysis import confusion, evaluation, signals
+from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PAPER_WEIGHTS
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 
 NAME = SYSTEM_PROMPT = "sentiment"
@@ -179,14 +181,11 @@ def measured(task):
         labels = pd.DataFrame(
             {"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)}
         )
-        pairs = signals.compute_pairs(corpus, vectors, traces, labels, drifts)
-        scores = confusion.score_prompts(corpus, labels, pairs)
         clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
-        found.append(
-            validity.estimate_measures(
-                corpus, labels, pairs, scores, clusters, PAPER_WEIGHTS
-            )
-        )
+        one = replace(System.of(system, corpus, labels, clusters), traces=traces)
+        one = replace(one, pairs=signals.compute_pairs(one, vectors, drifts))
+        one = replace(one, scores=confusion.score_prompts(one))
+        found.append(validity.estimate_measures(one))
         expected.append(expected_ratio(corpus, chosen, noise))
     row = {
         "system": system,
@@ -206,9 +205,8 @@ def expected_ratio(corpus, label, noise):
     """Return the DR that turning decisions at random makes of labels: both
     probabilities shrink towards 1/2.
     """
-    alike = disagreement.cluster_profiles(
-        evaluation.count_label_decisions(corpus, pd.DataFrame({"label": label}))
-    )
+    system = System.of("t", corpus, pd.DataFrame({"label": label}))
+    alike = disagreement.cluster_profiles(system.decided)
     within, between, _ = disagreement.disagreement_parts(
         alike["n"], alike["rejected"], alike["times"]
     )
@@ -238,7 +236,7 @@ def main():
     traces = store.read(
         "traces", NAME, prompting.make_system_name(model, SYSTEM_PROMPT)
     )
-    drifts = signals.DriftCache(traces, store.read("tokens", model))
+    drifts = DriftCache(traces, store.read("tokens", model))
     vectors = encoder.encode_texts(corpus["text"])
     given = itertools.product(decided, OVERLAPS, NOISE)
     tasks = [

@@ -15,7 +15,7 @@ METRIC = {
     "paraguard_utils/analysis/confusion.py": {
         '\n        "frr": ': (
             """
-        "answered": clusters.share(cluster[scored], ~rejected[scored]),
+        "answered": clusters.share(ids, system.refused[not_stopped] == 0),
         "frr": """
         ),
     },
@@ -131,17 +131,21 @@ USES = {
         2,
         """
 import pandas as pd
+from paraguard_lab.analysis.comparisons import compare_systems
 from paraguard_utils.analysis import confusion
-from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.measures import HEADLINE_MEASURES
 from paraguard_utils.report import tables
 corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("xxyy")})
 labels = pd.DataFrame({"label": ["accept", "reject", "accept", "accept"]})
-row = confusion.rate_row("t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50))
+system = System.of("t", corpus, labels)
+row = confusion.rate_row(system)
 shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["system"])
 assert shown.iloc[0, 1].startswith("0.750 ["), shown
 assert "helped |" in tables.to_markdown(shown, "")
-both = {name: confusion.estimate_rates(corpus, labels, ClusterBootstrap(corpus["cluster_id"], 50)) for name in "ab"}
-assert "answered" in set(confusion.compare_systems(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])["measure"])
+both = {name: confusion.estimate_rates(system) for name in "ab"}
+compared = compare_systems(both, ["frr", *HEADLINE_MEASURES[:1]])
+assert "answered" in set(compared["measure"])
 """,
     ),
     "figure": (

@@ -12,8 +12,8 @@ from worlds import systems
 from paraguard_lab import run
 from paraguard_lab.analysis import label_noise
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import evaluation, rephrasing, wording
-from paraguard_utils.core import disagreement
+from paraguard_utils.analysis import rephrasing, wording
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words
 from paraguard_utils.labels import annotations
@@ -46,15 +46,12 @@ def test_the_package_agrees_on_wording_and_rephrasing(system, known):
         for own in labels
     ]
     both = list(zip(CORPORA.values(), labels, strict=True))
-    found = wording.estimate_wording(CLUSTERS, CORPUS, labels[0], PAIRS)
+    measured = [System.of(system, *side, CLUSTERS) for side in both]
+    found = wording.estimate_wording(measured[0], PAIRS)
     found |= rephrasing.estimate_rephrasing(
-        CLUSTERS, *(rephrasing.count_benign_decisions(*side) for side in both)
+        CLUSTERS, *(rephrasing.count_benign_decisions(side) for side in measured)
     )
-    found |= {
-        "dr": disagreement.estimate_disagreement(
-            CLUSTERS, evaluation.count_label_decisions(CORPUS, labels[0])
-        )
-    }
+    found |= {"dr": measured[0].dr()}
     sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
     own = (
         {"dr": outside.disagreement(sides[0])}

@@ -14,12 +14,11 @@ import yaml
 from processors import elsewhere
 
 from paraguard_lab import run
-from paraguard_lab.analysis import validity
+from paraguard_lab.analysis import covariates
 from paraguard_lab.report import figures as lab_figures
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.analysis import confusion, pipeline
-from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
@@ -112,28 +111,17 @@ def test_recorded_scores_follow_from_recorded_traces(name, recorded_corpus, resu
     config = settings.freeze(
         {"store": "recorded", "corpus": "paraguard_mini"}, settings.AnalysisSettings
     )
-    traces = trace_store.read_traces(
-        stores.CorpusFiles(RECORDED, "paraguard_mini"), name, recorded_corpus
-    )
-    labels = labelling.read_matching_labels(RECORDED, "paraguard_mini", name, traces)
-    store = stores.Store(
-        "recorded"
-    )  # made here, so that it writes below the test's own folder
-    model = prompting.model_of_system(name)
-    one = pipeline.score_system(
-        store, recorded_corpus, name, labels, traces, model, config
-    )
-    pairs, scores = one.pairs, one.scores
+    # made here, so that it writes below the test's own folder
+    files = config.open_files()
+    one = pipeline.score_systems(files, [name], config)[name]
+    pairs = one.pairs
     old = RECORDED.read("pairs", "paraguard_mini", name)
     pd.testing.assert_frame_equal(
         pairs, old, check_dtype=False, rtol=0, atol=0.51 * 10.0**-pipeline.PAIR_DECIMALS
     )
     table = RECORDED.read("tables", "table1_systems")
-    clusters = ClusterBootstrap(recorded_corpus["cluster_id"])
     for interpretation in PPL_INTERPRETATIONS:
-        row = confusion.system_row(
-            name, recorded_corpus, labels, pairs, scores, clusters, interpretation
-        )
+        row = confusion.system_row(one, interpretation)
         recorded = table[
             (table["system"] == name) & (table["interpretation"] == interpretation)
         ].iloc[0]
@@ -158,21 +146,11 @@ def written(folder):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", Path(folder))
-        corpus = RECORDED.read("corpus", "paraguard_mini")
-        store = stores.Store("recorded")
-        traces = trace_store.read_traces(
-            stores.CorpusFiles(store, "paraguard_mini"), name, corpus
-        )
-        labels = labelling.read_matching_labels(store, "paraguard_mini", name, traces)
-        one = pipeline.score_system(
-            store, corpus, name, labels, traces, prompting.model_of_system(name), config
-        )
-        about = {
-            name: validity.ci_covariates(corpus, traces, labels, one.pairs, one.scores)
-        }
-        correlations = validity.correlate_ci(
-            about, ClusterBootstrap(corpus["cluster_id"])
-        )
+        files = config.open_files()
+        store = files.store
+        one = pipeline.score_systems(files, [name], config)[name]
+        about = {name: covariates.ci_covariates(one)}
+        correlations = covariates.correlate_covariates(about, one.clusters)
         store.write("tables", "ci_correlations", frame=correlations, meta={})
         drawn = lab_figures.plot_ci_correlates(correlations)
         patch.setattr(style, "display", lambda *_, **__: None)
@@ -197,13 +175,11 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     given = {"store": "recorded", "corpus": "paraguard_mini"}
     usual, policy = (
-        pipeline.read_matching_scores(
-            RECORDED,
-            "paraguard_mini",
+        pipeline.read_scores(
+            stores.CorpusFiles(RECORDED, "paraguard_mini"),
             name,
-            recorded_corpus,
             settings.freeze(given | {"labeller": labeller}, settings.AnalysisSettings),
-        )
+        ).scores
         for labeller in ("combined", "policy")
     )
     kinds = RECORDED.read("labels", "paraguard_mini", name)["kind"].value_counts()

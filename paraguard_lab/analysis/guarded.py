@@ -5,13 +5,14 @@ The method is in `docs/method.md`, Guards.
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.thresholds import choose_promised_threshold
-from paraguard_utils import registry, unsafe
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
@@ -25,10 +26,12 @@ from paraguard_utils.core.estimates import (
     Estimate,
     to_columns,
 )
+from paraguard_utils.core.signals import Scoring
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
-from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import OLD_TWINS, TwinOptions
+from paraguard_utils.models.trace_store import hash_answers
+from paraguard_utils.schemas import Corpus, Labels, Table, select_prompts
+from paraguard_utils.settings import OLD_TWINS, AnalysisSettings, TwinOptions
 from paraguard_utils.stores import CorpusFiles
 
 CHANGED_MEASURES = ("frr", "dr", "ci", "cr60", "cd")
@@ -297,3 +300,39 @@ def sweep_guard_thresholds(
         }
         rows.append({"threshold": float(threshold), **to_columns(estimates)})
     return pd.DataFrame(rows)
+
+
+def read_guards(files: CorpusFiles, systems: Iterable[System]) -> dict[str, System]:
+    """Read the published guards that were scored with the traces of one of the systems.
+
+    Others are left out. A DataError says that scores are of another corpus or other
+    decisions.
+    """
+    references = {hash_answers(system.traces): system for system in systems}
+    guards: dict[str, System] = {}
+    for name in registry.published_systems("guard").index:
+        if not files.has("scores", name):
+            continue
+        path = files.path("scores", name)
+        meta = stores.read_meta(path)
+        inputs = meta["inputs"]
+        scoring = AnalysisSettings.pick(meta["parameters"]).scoring()
+        reference = references.get(inputs["traces"])
+        if reference is None or not _score_alike(reference.scoring, scoring):
+            continue
+        labels = files.read("labels", name)
+        same_corpus = inputs["corpus"] == stores.frame_hash(files.prompts)
+        if not same_corpus or inputs["labels"] != labelling.hash_labels(labels):
+            raise DataError(
+                f"{paths.display_path(path)}: scores of another corpus or other"
+                " decisions; run 05_guard_comparison again"
+            )
+        guard = reference.with_labels(select_prompts(labels, files.prompts), name)
+        guards[name] = replace(
+            guard, pairs=files.read("pairs", name), scores=files.read("scores", name)
+        )
+    return guards
+
+
+def _score_alike(one: Scoring, other: Scoring) -> bool:
+    return one.weights == other.weights and one.k == other.k

@@ -9,6 +9,7 @@ import pandas as pd
 from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, wording
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
@@ -37,12 +38,8 @@ def estimate_by_source(
     for source in [*sorted(set(corpus["source"])), "all"]:
         own = (corpus["source"] == source).to_numpy() | (source == "all")
         clusters = ClusterBootstrap(corpus.loc[own, "cluster_id"], seed=seed)
-        rows.append(
-            {
-                "source": source,
-                **confusion.rate_row(system, corpus[own], labels[own], clusters),
-            }
-        )
+        part = System.of(system, corpus[own], labels[own], clusters)
+        rows.append({"source": source, **confusion.rate_row(part)})
     return pd.DataFrame(rows)
 
 
@@ -112,7 +109,8 @@ def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, 
     # The positive control of DR by shared wording is the guard that compares sentence
     # vectors.
     split, found["wording_curves"] = wording.wording_tables(
-        corpus, labels, clusters, "harmful-exemplars"
+        [System.of(one, corpus, own, clusters) for one, own in labels.items()],
+        "harmful-exemplars",
     )
     kinds = (
         split["system"]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
 from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
 from paraguard_utils.text import escape_formulas
@@ -38,7 +39,7 @@ def list_brittle_clusters(
     category, frames = corpus.groupby("cluster_id")["category"].first(), []
     for system, own in labels.items():
         mixed = (
-            confusion.describe_flips(corpus, own)
+            confusion.describe_flips(System.of(system, corpus, own))
             .query("mixed")
             .rename(columns=counts)
             .set_index("cluster_id")
