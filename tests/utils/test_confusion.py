@@ -1,4 +1,7 @@
+"""CI, CR, CD, flips and excess: by hand, and of any labels."""
+
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,33 +11,32 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from worlds import world
 
-from paraguard_lab.report import findings as lab_findings
-from paraguard_lab.report import review
 from paraguard_utils import stores
 from paraguard_utils.analysis import cohorts, confusion, signals
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import estimate_confusion
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
-from paraguard_utils.core.signals import ScoreWeights
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import ScoreWeights, Scoring
 from paraguard_utils.labels import labelling
 from paraguard_utils.report import findings
 from paraguard_utils.schemas import check_schema
 
 
 def summary(corpus, vectors, traces, labels, tokens, interpretation="relative", k=5):
-    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
-    scores = confusion.score_prompts(corpus, labels, pairs, k=k)
+    """Return the scored system `t`, its pairs and scores, and its row."""
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    return (
-        pairs,
-        scores,
-        confusion.system_row(
-            "t", corpus, labels, pairs, scores, clusters, interpretation
-        ),
-    )
+    system = System("t", corpus, labels, clusters, Scoring(k=k))
+    system = replace(system, traces=traces, tokens=tokens)
+    system = replace(system, pairs=signals.compute_pairs(system, vectors))
+    system = replace(system, scores=confusion.score_prompts(system))
+    row = confusion.system_row(system, interpretation)
+    return system, system.pairs, system.scores, row
 
 
 def excess_in_drift(corpus, frame):
-    own = confusion.select_own_pairs(corpus, frame)
+    labels = pd.DataFrame({"label": ["unparsed"] * len(corpus)})
+    system = replace(System.of("t", corpus, labels), pairs=frame)
+    own = confusion.select_own_pairs(system)
     return confusion.cluster_excess(own, own["drift"]).tolist()
 
 
@@ -73,9 +75,10 @@ def test_ci_by_hand():
             "label": ["reject", "reject", "accept", "accept"],
         }
     )
-    scores = confusion.score_prompts(
-        corpus, labels, hand_pairs(), ScoreWeights(1, 0, 0)
-    ).set_index("prompt_id")
+    system = System.of("t", corpus, labels)
+    only_drift = Scoring(ScoreWeights(1, 0, 0))
+    system = replace(system, scoring=only_drift, pairs=hand_pairs())
+    scores = confusion.score_prompts(system).set_index("prompt_id")
     # CI(r1) = (0.4 + 0.6) / 2 = 0.5, CI(r2) = 0.9
     assert scores.loc["r1", "ci"] == pytest.approx(0.5)
     assert scores.loc["r2", "ci"] == pytest.approx(0.9)
@@ -86,16 +89,9 @@ def test_ci_by_hand():
     assert scores.loc["r1", "spread"] == pytest.approx(0.1)
     assert math.isnan(scores.loc["a1", "ci"])
 
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    row = confusion.system_row(
-        "t",
-        corpus,
-        labels,
-        hand_pairs(),
-        scores.reset_index(),
-        clusters,
-        weights=ScoreWeights(0.9, 0, 0.1),
-    )
+    other_weights = Scoring(ScoreWeights(0.9, 0, 0.1))
+    system = replace(system, scoring=other_weights, scores=scores.reset_index())
+    row = confusion.system_row(system)
     # CI = (0.5 + 0.9) / 2 = 0.7; one of two reaches 0.60 and 0.75; CD = sqrt(2 * 0.2^2
     # / 1) = 0.2828
     assert row["ci"] == pytest.approx(0.7)
@@ -121,7 +117,8 @@ def test_what_lies_on_a_threshold_has_reached_it():
     )
     frame = hand_pairs()
     frame["similarity"] = 0.60
-    scores = confusion.score_prompts(corpus, labels, frame, theta=0.60)
+    system = replace(System.of("t", corpus, labels), pairs=frame)
+    scores = confusion.score_prompts(system)
     assert scores["n_theta"].tolist() == scores["n_neighbours"].tolist() == [2, 1, 0, 0]
     # CI(r) of 0.60, 0.75 and 0.74: three of three reach 0.60, one of three 0.75
     found = estimate_confusion(
@@ -164,7 +161,7 @@ def test_flip_entropy_by_hand():
             ]
         }
     )
-    found = confusion.describe_flips(corpus, labels)
+    found = confusion.describe_flips(System.of("t", corpus, labels))
     # x: H(1/4) = 0.8113 bits; y is decided one way; z has one scored prompt only and is
     # left out
     assert found["cluster_id"].tolist() == ["x", "y"]
@@ -185,9 +182,7 @@ def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(
     labels = labelling.convert_labels(
         labels.assign(kind=["", "policy", "violence", "empty"]), labeller
     )
-    row = confusion.rate_row(
-        "t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    )
+    row = confusion.rate_row(System.of("t", corpus, labels))
     # 2 of 3 scored are refused; without the blocked one 1 of 2. Cluster a: accepted
     # once and blocked once
     assert (row["n_scored"], row["n_blocked"], row["n_prompts"]) == (n_scored, 1, 4)
@@ -217,7 +212,7 @@ def test_undefined_is_nan_with_a_reason(labels, reason):
 
 
 def test_fewer_than_k_accepted_uses_what_there_is_and_says_so():
-    _, scores, row = summary(
+    _, _, scores, row = summary(
         *world(["reject", "reject", "accept", "accept"], list("aabb"))
     )
     assert scores.loc[scores["label"] == "reject", "n_neighbours"].tolist() == [2, 2]
@@ -289,15 +284,14 @@ def test_correlation_and_deviation_match_numpy():
 @pytest.mark.parametrize("label", ["unparsed", "reject"])
 def test_empty_pairs_and_scores_survive_the_store(results, label):
     corpus, vectors, traces, labels, tokens = world([label] * 4, list("aabb"))
-    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
+    system, pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
     store = stores.Store("test")
     store.write("pairs", "c", "t", frame=pairs, meta={})
     store.write("scores", "c", "t", frame=scores, meta={})
     assert store.read("pairs", "c", "t").empty
     read = store.read("scores", "c", "t")
     assert len(read) == (4 if label == "reject" else 0)
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, read), clusters)
+    table = cohorts.cohort_table(replace(system, scores=read))
     assert (table["n"] == 0).all() and table["cr60"].isna().all()
     claims = findings.count_cohort_claims(table)
     assert (
@@ -310,42 +304,6 @@ def test_one_cluster_shows_no_spread():
     clusters = ClusterBootstrap(list("aab"), resamples=200)
     value, low, high = clusters.mean(list("aa"), [0.2, 0.4])
     assert value == pytest.approx(0.3) and math.isnan(low) and math.isnan(high)
-
-
-def test_a_verdict_needs_rejections_and_mixed_clusters():
-    row = {
-        "system": "t",
-        "interpretation": "relative",
-        "ci": 0.4,
-        "excess": 0.1,
-        "excess_low": 0.05,
-        "excess_high": 0.15,
-    }
-    row |= {"too_few": False, "n_reject": 50, "n_mixed": 20, "note": ""}
-    frames = [
-        row,
-        row | {"too_few": True},
-        row | {"n_mixed": 2},
-        row | {"excess_low": -0.1},
-    ]
-    frames.append(row | {"excess_low": math.nan, "excess_high": math.nan})
-    said = lab_findings.judge_excess(pd.DataFrame(frames))
-    assert said == [
-        lab_findings.EXCESS_VERDICTS["above"],
-        "too few to judge",
-        "too few to judge",
-        "cannot tell from noise",
-        "undefined",
-    ]
-    left = pd.DataFrame([row] * 3).assign(excess_equal_contrast=0.0)
-    left = left.assign(
-        excess_equal_contrast_low=[-0.1, 0.01, math.nan],
-        excess_equal_contrast_high=[0.1, 0.1, math.nan],
-    )
-    assert lab_findings.judge_excess(left) == [
-        "separable by wording",
-        *[lab_findings.EXCESS_VERDICTS["above"]] * 2,
-    ]
 
 
 def test_pairs_by_hand():
@@ -386,9 +344,9 @@ def test_pairs_by_hand():
             "tail_mass": 0.1,
         }
     )
-    found = signals.compute_pairs(
-        corpus, vectors, traces, labels, tokens, k=2
-    ).set_index(["centre_id", "neighbour_id"])
+    system = replace(System.of("t", corpus, labels), traces=traces, tokens=tokens)
+    found = signals.compute_pairs(system, vectors, k=2)
+    found = found.set_index(["centre_id", "neighbour_id"])
     # cosines of r: c 2/sqrt(5) = 0.894, a 1/sqrt(2) = 0.707, b 0; k = 2 ranks c and a,
     # b is there as a sibling
     assert found.loc["r", "rank"].fillna(0).to_dict() == {"c": 1, "a": 2, "b": 0}
@@ -428,7 +386,7 @@ def test_identical_prompts_score_zero():
     )
     for name in traces.columns.drop(["prompt_id", "key"]):
         traces[name] = [traces[name].iloc[0]] * len(traces)
-    pairs, _, row = summary(
+    _, pairs, _, row = summary(
         corpus, np.repeat(vectors[:1], 7, axis=0), traces, labels, tokens
     )
     for name in ("drift", "prob_shift", "ppl_relative", "ppl_clipped"):
@@ -454,7 +412,7 @@ labels_of_clusters = st.lists(
 def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     labels = [label for group in groups for label in group]
     clusters = [f"c{i}" for i, group in enumerate(groups) for _ in group]
-    pairs, scores, row = summary(*world(labels, clusters, seed))
+    _, pairs, scores, row = summary(*world(labels, clusters, seed))
     check_schema(pairs, "pairs", "pairs")
     check_schema(scores, "scores", "scores")
     assert (pairs["neighbour_label"] == "accept").all()
@@ -480,8 +438,8 @@ def test_the_order_of_rows_changes_nothing(random):
     moved = [
         frame.iloc[order].reset_index(drop=True) for frame in (corpus, traces, labels)
     ]
-    first = summary(corpus, vectors, traces, labels, tokens)[2]
-    second = summary(moved[0], vectors[order], moved[1], moved[2], tokens)[2]
+    first = summary(corpus, vectors, traces, labels, tokens)[3]
+    second = summary(moved[0], vectors[order], moved[1], moved[2], tokens)[3]
     for name, value in first.items():
         assert second[name] == (
             pytest.approx(value, nan_ok=True) if isinstance(value, float) else value
@@ -494,9 +452,8 @@ def test_cohort_cells_add_up():
     corpus, vectors, traces, labels, tokens = world(
         labels, [f"c{i // 4}" for i in range(36)]
     )
-    _, scores, row = summary(corpus, vectors, traces, labels, tokens)
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    table = cohorts.cohort_table("t", cohorts.bin_rejections(corpus, scores), clusters)
+    system, _, _, row = summary(corpus, vectors, traces, labels, tokens)
+    table = cohorts.cohort_table(system)
     table = table[table["interpretation"] == "relative"].set_index(
         ["risk", "similarity"]
     )
@@ -519,171 +476,3 @@ def test_thirds_by_hand():
         "high",
     ]
     assert set(cohorts.cut_into_thirds(pd.Series([1.0, 1, 1]))) == {"low"}
-
-
-def test_confused_refusals_show_the_nearest_accepted_paraphrase():
-    # a: p000, p001 rejected, p002, p003 accepted, p004 unparsed; b: p005 rejected, p006
-    # accepted; c: p007 rejected
-    answers = [
-        "reject",
-        "reject",
-        "accept",
-        "accept",
-        "unparsed",
-        "reject",
-        "accept",
-        "reject",
-    ]
-    corpus, vectors, traces, labels, tokens = world(answers, list("aaaaabbc"))
-    corpus.loc[0, "text"] = '=HYPERLINK("x")'
-    labels = labels.assign(response="-1", kind="policy", p_refusal=0.95)
-    pairs, scores, _ = summary(corpus, vectors, traces, labels, tokens)
-    sheet = review.list_confused_refusals(corpus, labels, pairs, scores)
-    # refusals of a part, and those of which the classifier is not sure, stand behind
-    # others with as many accepted
-    first = sheet["rejected_id"].iloc[0]
-    for doubt in ({"kind": "partial"}, {"p_refusal": 0.89}):
-        doubtful = labels.assign(
-            **{
-                name: labels[name].where(labels["prompt_id"] != first, value)
-                for name, value in doubt.items()
-            }
-        )
-        assert (
-            review.list_confused_refusals(corpus, doubtful, pairs, scores)[
-                "rejected_id"
-            ].iloc[0]
-            != first
-        )
-    assert (
-        set(sheet["rejected_id"]) == {"p000", "p001", "p005"}
-        and sheet["rejected_id"].iloc[2] == "p005"
-    )
-    # of the four others in cluster a three have a label, and two of them are accepted
-    assert sheet["accepted"].tolist() == [2, 2, 1] and sheet["labelled"].tolist() == [
-        3,
-        3,
-        1,
-    ]
-    near = pairs[
-        pairs["same_cluster"]
-        & (pairs["centre_id"] == "p000")
-        & (pairs["neighbour_label"] == "accept")
-    ]
-    first = sheet.set_index("rejected_id").loc["p000"]
-    assert first["similarity"] == near["similarity"].max()
-    assert (
-        first["rejected_prompt"] == '\'=HYPERLINK("x")'
-        and first["paraphrase_answer"] == "'-1"
-    )
-    assert (sheet["verdict"] == "").all() and len(
-        review.list_confused_refusals(corpus, labels, pairs, scores, most=1)
-    ) == 1
-    assert review.list_confused_refusals(corpus, labels, pairs[:0], scores).empty
-    whole = review.list_refused_clusters(corpus, {"t": labels})
-    assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [
-        ["c", 1, 0]
-    ]
-
-
-@pytest.mark.slow
-def test_differences_are_paired_and_holm_adjusted():
-    def drawn(value, draws):
-        return {"frr": Estimate.percentile(value, np.array(draws, float))}
-
-    steps = np.arange(999)
-    systems = {
-        "a": drawn(0.5, 0.5 + steps),
-        "b": drawn(0.4, 0.4 + steps),
-        "c": drawn(0.45, 500 - steps),
-    }
-    found = confusion.compare_systems(systems, ["frr"]).set_index(["first", "second"])
-    # a - b is 0.1 in every resample: none lies on the other side of 0, so p = 2 * 1 /
-    # 1000
-    assert found.loc[
-        ("a", "b"), ["difference", "difference_low", "difference_high"]
-    ].tolist() == pytest.approx([0.1] * 3)
-    assert found.loc[("a", "b"), "p"] == pytest.approx(0.002)
-    # a - c = 2 * step - 499.5 is below 0 for 250 of 999, b - c = 2 * step - 499.6 too:
-    # p = 2 * 251 / 1000
-    assert found.loc[("a", "c"), "p"] == pytest.approx(0.502)
-    # Holm: the smallest of three p times 3; the other two times 2 and 1, made monotone
-    assert found["p_holm"].tolist() == pytest.approx([0.006, 1.0, 1.0])
-
-
-@pytest.mark.slow
-def test_what_cannot_be_compared_is_undefined():
-    nothing = Estimate(np.nan, np.nan, np.nan, np.full(9, np.nan))
-    known = Estimate.percentile(1.0, np.ones(9))
-    found = confusion.compare_systems(
-        {"a": {"ci": nothing}, "b": {"ci": known}, "c": {"ci": known}}, ["ci"]
-    )
-    assert (
-        found["difference"].isna().tolist() == [True, True, False]
-        and found["p_holm"].tolist()[2] == 1.0
-    )
-    assert found["p_holm"].isna().tolist() == [True, True, False]
-
-
-def estimates(**values):
-    """Make estimates of one measure from one value per cluster."""
-    clusters = ClusterBootstrap(list("abc"), resamples=500)
-    return {
-        name: {"frr": clusters.mean(list("abc"), numbers)}
-        for name, numbers in values.items()
-    }
-
-
-def test_orders_by_hand():
-    found = confusion.compare_orders(
-        {
-            "cues": estimates(x=[1, 1, 1], y=[0, 0, 0]),
-            "judge": estimates(x=[0, 0, 0], y=[1, 1, 1]),
-        },
-        "cues",
-        ["frr"],
-    )
-    assert found["higher"].tolist() == [1.0, 0.0] and found["reversed"].tolist() == [
-        0.0,
-        1.0,
-    ]
-    tied = confusion.compare_orders(
-        {"cues": estimates(x=[1, 0, 0], y=[1, 0, 0])}, "cues", ["frr"]
-    )
-    assert tied["higher"].tolist() == [0.5] and tied["reversed"].tolist() == [0.0]
-
-
-def test_differing_systems_by_hand():
-    one, other = "x--none", "x--safety"
-    table = pd.DataFrame(
-        {
-            "system": [one, other, "y--none"],
-            "too_few": False,
-            "n_mixed": 99,
-            "too_few_for_dr": [False, False, True],
-        }
-    )
-    rows = [
-        ("ci", one, other, 0.1, 0.01),
-        ("ci", one, "y--none", 0.9, 0.01),
-        ("dr", one, other, -0.2, 0.04),
-    ]
-    rows += [
-        ("dr", one, "y--none", 0.5, 0.01),
-        ("frr", one, other, 0.3, 0.2),
-        ("frr", other, "y--none", -0.4, 0.01),
-    ]
-    between = pd.DataFrame(
-        rows, columns=["measure", "first", "second", "difference", "p_holm"]
-    )
-    between = between.assign(difference_low=0.0, difference_high=0.0)
-    # CI of two models is not compared, nor DR of a system with few rejections
-    told = lab_findings.significant_pairs(between, table).set_index("measure")
-    assert (
-        told.loc["ci"].tolist() == [1, 1]
-        and told.loc["dr"].tolist() == [1, 1]
-        and told.loc["frr"].tolist() == [2, 1]
-    )
-    (row,) = lab_findings.list_differences(between, table, "dr").to_dict("records")
-    assert (row["first"], row["second"], row["difference"]) == (one, other, -0.2)
-    assert lab_findings.list_differences(between, table, "flip_rate").empty
