@@ -28,6 +28,7 @@ PACKAGES = ("paraguard_utils", "paraguard_lab", "paraguard_tools")
 TESTS = {
     "signals": "signals brute_force",
     "confusion": "confusion brute_force",
+    "system": "confusion brute_force",
     "vectors": "signals brute_force",
     "chance": "chance brute_force",
     "trace_store": "trace_store faults",
@@ -70,8 +71,8 @@ class Fault(NamedTuple):
 FAULTS = [
     Fault(
         "signals.perplexity",
-        "np.array([np.mean(np.asarray(own",
-        "np.array([np.median(np.asarray(own",
+        "np.mean(np.asarray(of_prompt",
+        "np.median(np.asarray(of_prompt",
     ),
     Fault(
         "signals.ppl_relative",
@@ -90,13 +91,13 @@ FAULTS = [
     ),
     Fault(
         "vectors.find_nearest",
-        "np.lexsort((tie, -cosines.round(12)))",
-        "np.lexsort((-tie, -cosines.round(12)))",
+        "np.lexsort((id_order[neighbours], -cosines.round(12)))",
+        "np.lexsort((-id_order[neighbours], -cosines.round(12)))",
     ),
     Fault(
         "confusion.score_prompts",
-        'near["similarity"] >= theta',
-        'near["similarity"] > theta',
+        'near["similarity"] >= scoring.theta',
+        'near["similarity"] > scoring.theta',
     ),
     Fault(
         "confusion.score_prompts",
@@ -109,7 +110,7 @@ FAULTS = [
         "clusters.share(cluster_ids, ci > tau)",
     ),
     Fault(
-        "confusion.select_rejections",
+        "system.select_rejections",
         '(scores["label"] == "reject") & scores["ci"].notna()',
         'scores["ci"].notna()',
     ),
@@ -206,8 +207,8 @@ FAULTS = [
     ),
     Fault(
         "estimates.studentize",
-        "((slopes @ columns.T) ** 2 * weights)",
-        "((slopes @ columns.T) ** 2)",
+        "(influence**2 * counts)",
+        "(influence**2)",
     ),
     Fault(
         "estimates.ratio_of_totals",
@@ -216,8 +217,8 @@ FAULTS = [
     ),
     Fault(
         "estimates.ratio_of_totals",
-        "there = int(np.count_nonzero(sides[0][0]))",
-        "there = int(sides[0][0].sum())",
+        "n_clusters = int(np.count_nonzero(sums[0]))",
+        "n_clusters = int(sums[0].sum())",
     ),
     Fault(
         "estimates.ClusterBootstrap",
@@ -226,24 +227,24 @@ FAULTS = [
     ),
     Fault("estimates.ClusterBootstrap", "n = len(set(cluster_ids))", "n = len(hits)"),
     Fault(
-        "disagreement._columns",
-        "np.stack([opposite / (n - 1), n",
-        "np.stack([opposite / n, n",
+        "disagreement.cluster_sums",
+        "opposite_pairs / (n - 1)",
+        "opposite_pairs / n",
     ),
     Fault(
         "disagreement.isolation",
-        '/ (there["n"].to_numpy() - 1)',
-        '/ there["n"].to_numpy()',
+        "/ (n - 1)",
+        "/ n",
     ),
     Fault(
-        "disagreement._log_ratio",
-        "(4 * r - 2 * n) / different",
-        "(2 * n - 4 * r) / different",
+        "disagreement.log_disagreement_ratio",
+        "(4 * rejected - 2 * n) / opposite",
+        "(2 * n - 4 * rejected) / opposite",
     ),
     Fault(
         "disagreement.permutation_test",
-        "drawn <= observed + 1e-12",
-        "drawn >= observed - 1e-12",
+        "np.array(permuted) <= observed + 1e-12",
+        "np.array(permuted) >= observed - 1e-12",
     ),
     Fault(
         "variance._drawn_shares",
@@ -273,8 +274,8 @@ FAULTS = [
     ),
     Fault(
         "validity.ci_without_held_out",
-        'rows[rows["neighbour_id"] != rows["held_out"]].sort_values',
-        "rows.sort_values",
+        'rows[rows["neighbour_id"] != rows["held_out"]]',
+        "rows",
     ),
     Fault(
         "validity.matched_disagreement_ratio",
@@ -337,36 +338,40 @@ FAULTS = [
         "(1 - rate) * drawn_missed / (1 - true)",
     ),
     Fault(
-        "wording._totals",
-        "pairs = n[:, s] * n[:, t] - pairs",
-        "pairs = n[:, s] * n[:, t]",
+        "wording._MatchedRatio",
+        "n[:, self.s] * n[:, self.t] - own_pairs",
+        "n[:, self.s] * n[:, self.t]",
     ),
     Fault(
-        "wording._totals",
+        "wording._MatchedRatio",
         "(np.log(different) - np.log(expected))",
         "(np.log(expected) - np.log(different))",
     ),
     Fault(
-        "wording._totals", "1 / different, -by_n, -by_r,", "1 / different, -by_n, by_r,"
+        "wording._MatchedRatio",
+        "1 / different, -by_n, -by_r,",
+        "1 / different, -by_n, by_r,",
     ),
     Fault(
-        "wording._totals",
-        "known = scored[first] & scored[second]",
-        "known = scored[first]",
+        "wording._MatchedRatio",
+        "both_scored = scored[first] & scored[second]",
+        "both_scored = scored[first]",
     ),
     Fault(
         "wording.estimate_wording",
-        'ends["free"], ends["near"]',
-        'ends["near"], ends["free"]',
+        "phrasings, free, near)",
+        "phrasings, near, free)",
     ),
-    Fault("wording.too_few_for_pairs", "np.union1d(*ends)", "np.unique(ends[0])"),
+    Fault("wording.too_few_for_pairs", "np.union1d(first, second)", "np.unique(first)"),
     Fault(
         "rephrasing.count_rephrased",
-        "answer_probability(n - 1, n - r, tries)",
-        "answer_probability(n, n - r, tries)",
+        "answer_probability(n - 1, n - rejected, tries)",
+        "answer_probability(n, n - rejected, tries)",
     ),
     Fault(
-        "rephrasing.answer_probability", "tried = np.minimum(tries, m)", "tried = tries"
+        "rephrasing.answer_probability",
+        "tried = np.minimum(tries, others)",
+        "tried = tries",
     ),
     Fault(
         "rephrasing.estimate_rephrasing",
@@ -427,18 +432,18 @@ FAULTS = [
     ),
     Fault(
         "disagreement.too_few_for_disagreement",
-        "min(refused, total - refused) < MIN_DECISIONS_EACH",
-        "refused < MIN_DECISIONS_EACH",
+        "min(n_rejected, n_accepted) < MIN_DECISIONS_EACH",
+        "n_rejected < MIN_DECISIONS_EACH",
     ),
     Fault(
         "wording.estimate_wording",
-        "own.overlap >= core.HIGH_OVERLAP",
-        "own.overlap > core.HIGH_OVERLAP",
+        "pairs.overlap >= core.HIGH_OVERLAP",
+        "pairs.overlap > core.HIGH_OVERLAP",
     ),
     Fault(
         "rephrasing.estimate_rephrasing",
-        "count_rephrased(clusters, paired, tries), lost",
-        "count_rephrased(clusters, harmless, tries), lost",
+        "count_rephrased(clusters, paired, tries)",
+        "count_rephrased(clusters, harmless, tries)",
     ),
 ]
 
