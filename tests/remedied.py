@@ -18,6 +18,7 @@ from paraguard_lab.settings import RemedySettings
 from paraguard_utils import settings, stores, unsafe
 from paraguard_utils.labels import systems
 from paraguard_utils.models import engine, prompting, trace_store
+from paraguard_utils.settings import QuerySettings
 
 LAYERS = 6
 BENIGN, TWINS = "mini", "wicked"
@@ -84,11 +85,13 @@ def config_of(folder, **more):
 
 def built(folder, corpora):
     """Ask a tiny model all corpora under two system prompts, into the store `test`."""
-    store, config = stores.Store("test"), config_of(folder)
-    for of, prompts in corpora.items():
-        store.write("corpus", of, frame=prompts, meta={})
-        traces = systems.ask_systems(store, of, prompts, config)
-        systems.label_systems(store, of, prompts, traces, config)
+    given = config_of(folder).model_dump(include=set(QuerySettings.model_fields))
+    config = settings.check_settings(given, QuerySettings)
+    for name, prompts in corpora.items():
+        files = stores.CorpusFiles(stores.Store("test"), name)
+        files.write("corpus", frame=prompts, meta={})
+        asked = systems.ask_systems(files, prompts, config)
+        systems.label_systems(files, prompts, asked.traces, config)
 
 
 def untouched(folder, corpora, **more):

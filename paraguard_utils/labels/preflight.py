@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from paraguard_utils import stores
-from paraguard_utils.labels.labelling import LABELLER
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting
 from paraguard_utils.settings import QueryOptions
 from paraguard_utils.stores import RECORDED, CorpusFiles, Parts, Store
@@ -48,9 +48,9 @@ def print_preflight(
 def _count_answers(file: Path, kind: str, options: QueryOptions) -> int:
     """Count the answers in a file and in the parts that are to become it."""
     meta = stores.read_meta(file)
-    labeller = meta.get("inputs", {}).get("labeller", LABELLER)
+    labeller = meta.get("inputs", {}).get("labeller", labelling.LABELLER)
     places = [*Parts(file, kind).files(), *Parts(file, kind, "labelled").files()]
-    if labeller == LABELLER and _is_alike(meta, options):
+    if labeller == labelling.LABELLER and _is_alike(meta, options):
         places.append(file)
     count = 0
     for place in places:

@@ -463,14 +463,12 @@ def test_whoever_reads_answers_refuses(
         lambda: follow_ups.ask_samples(rude(), harmful, later),
         lambda: judge.judge_systems(rude(), traces, later),
         lambda: review.list_confused_refusals(*given),
-        lambda: tuning_data.make_tuning_examples(
-            name, harmful, frame, labels[name], None, None, ""
-        ),
+        lambda: tuning_data.make_tuning_examples(asked[name], None, ""),
         lambda: explorer.render_explorer(
             harmful, {}, explorer.ExplorerHeader("rude", "test", {})
         ),
         lambda: writer.paraphrase_by_model(
-            stores.CorpusFiles(store, "rude"),
+            rude(),
             harmful.assign(seed_id=harmful["prompt_id"]),
             tiny_model,
             "writer",
