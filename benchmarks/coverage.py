@@ -41,13 +41,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share two cores
 import itertools
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paraguard_lab.analysis import chance, validity, variance
+from paraguard_lab.analysis import chance, near_identical, variance
 from paraguard_lab.report import findings
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
@@ -154,8 +155,8 @@ def measure(task):
     rule, seed = task
     corpus, labels, pairs, vectors, lengths, perplexities = world(rule, seed)
     clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES, seed)
-    scores = confusion.score_prompts(corpus, labels, pairs)
-    system = System.of(rule, corpus, labels, clusters)
+    system = replace(System.of(rule, corpus, labels, clusters), pairs=pairs)
+    scores = confusion.score_prompts(system)
     wording = pd.DataFrame(
         {
             "cluster_id": corpus["cluster_id"],
@@ -170,7 +171,7 @@ def measure(task):
     ids = rejected["cluster_id"]
     excess = confusion.cluster_excess(own, signals.score_pairs(own))
     estimates |= {
-        **confusion.estimate_rates(corpus, labels, clusters),
+        **confusion.estimate_rates(system),
         "ci": clusters.mean(ids, rejected["ci"]),
         "cr": clusters.share(ids, rejected["ci"] >= TAU),
         "cd": clusters.deviation(ids, rejected["ci"]),
@@ -190,14 +191,12 @@ def measure(task):
         )
     }
     if rule == "near-identical":
-        together = validity.pair_within_clusters(corpus, vectors)
-        shares = validity.near_identical_flips(together, {rule: labels}, clusters).iloc[
-            0
-        ]
+        together = near_identical.pair_within_clusters(corpus, vectors)
+        shares = near_identical.near_identical_flips(together, [system]).iloc[0]
         estimates["flip_near"] = tuple(
             shares[["flip_near", "flip_near_low", "flip_near_high"]]
         )
-        tail = validity.lowest_scored_pairs(corpus, {rule: pairs})
+        tail = near_identical.lowest_scored_pairs([system])
         rule_says = shares["n_near_flipped"]
         found |= {
             "tail_finds": len(tail) / rule_says,

@@ -1,13 +1,12 @@
 """Compare confusion scores with chance (`docs/method.md`, Chance)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from paraguard_lab.core.counts import ArrayStatistic, estimate_from_counts
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
@@ -151,8 +150,8 @@ def matched_excess(
         both, weight = weigh_strata(counts)
         return np.where(both, counts @ totals[1], 0).sum(-1) / weight.sum(-1)
 
-    floor = estimate_from_counts(clusters, estimate_floor)
-    mean = estimate_from_counts(clusters, estimate_mean)
+    floor = clusters.estimate_from_counts(estimate_floor)
+    mean = clusters.estimate_from_counts(estimate_mean)
     matched = np.nan
     if n[1].any():
         has_accepted = n[0].sum(0) > 0
@@ -211,7 +210,7 @@ def excess_at_equal_contrast(
         is_free = variance > 1e-9 * total[:, 0, 0]
         return np.where(is_free, covariance / variance, np.nan)
 
-    return estimate_from_counts(clusters, coefficient)
+    return clusters.estimate_from_counts(coefficient)
 
 
 def _sum_by_cluster(code: np.ndarray, table: np.ndarray, n: int) -> np.ndarray:
@@ -299,7 +298,7 @@ class PermutationCandidates(NamedTuple):
     def permuted(
         self,
         scores: np.ndarray,
-        statistic: ArrayStatistic,
+        statistic: Callable[[np.ndarray], np.ndarray],
         k: int,
         seed: int,
         draws: int = N_LABEL_PERMUTATIONS,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
-from paraguard_lab.core.counts import count_draws
+from paraguard_lab.core.draws import count_draws
 from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.analysis.signals import trace_perplexity
 from paraguard_utils.analysis.system import System

@@ -4,6 +4,7 @@ on.
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,14 +14,15 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from paraguard_lab.analysis import validity
+from paraguard_lab.analysis import covariates, near_identical
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import figures, review
 from paraguard_utils import stores, text
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis import confusion
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PPL_INTERPRETATIONS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS, Scoring
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import trace_store
@@ -30,14 +32,8 @@ def scored(labels, clusters, seed=0, texts=None, k=2):
     corpus, vectors, traces, labels, tokens = worlds.world(labels, clusters, seed)
     if texts:
         corpus["text"] = texts
-    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k)
-    return (
-        corpus,
-        vectors,
-        traces,
-        labels,
-        pairs,
-        confusion.score_prompts(corpus, labels, pairs, k=k),
+    return worlds.scored(
+        (corpus, vectors, traces, labels, tokens), scoring=Scoring(k=k)
     )
 
 
@@ -49,7 +45,7 @@ def test_covariates_by_hand():
         "red fox",
         "green tree",
     ]
-    corpus, _, traces, labels, pairs, scores = scored(
+    system = scored(
         ["reject", "accept", "accept", "reject", "accept"],
         ["a", "a", "a", "a", "b"],
         texts=texts,
@@ -90,10 +86,9 @@ def test_covariates_by_hand():
             },  # not among the nearest
         ]
     )
-    scores = confusion.score_prompts(corpus, labels, pairs, k=2)
-    found = validity.ci_covariates(
-        corpus, traces, labels, pairs, scores, k=2
-    ).set_index("prompt_id")
+    system = replace(system, pairs=pairs)
+    system = replace(system, scores=confusion.score_prompts(system))
+    found = covariates.ci_covariates(system).set_index("prompt_id")
     assert found.index.tolist() == ["p000", "p003"]
     # {red, fox, jumps} shares 2 of 4 words with {red, fox, sleeps} and none with {blue,
     # fish, swims}
@@ -110,19 +105,17 @@ def test_covariates_by_hand():
     # cluster a: 2 of 4 refused, so 1 of the 3 others; entropy of 1/2 is one bit
     assert found["cluster_frr"].tolist() == pytest.approx([1 / 3, 1 / 3])
     assert found["flip_entropy"].tolist() == [1.0, 1.0]
-    own = traces.set_index("prompt_id").loc[found.index]
+    own = system.traces.set_index("prompt_id").loc[found.index]
     assert found["length"].tolist() == (own["user_end"] - own["user_start"]).tolist()
     assert (
         found["risk"].tolist()
-        == corpus.set_index("prompt_id")["risk"].loc[found.index].tolist()
+        == system.prompts.set_index("prompt_id")["risk"].loc[found.index].tolist()
     )
 
 
 def test_without_other_scored_prompts_the_clusters_rate_is_undefined():
-    corpus, _, traces, labels, pairs, scores = scored(
-        ["reject", "accept", "blocked"], ["a", "b", "a"]
-    )
-    found = validity.ci_covariates(corpus, traces, labels, pairs, scores, k=2)
+    system = scored(["reject", "accept", "blocked"], ["a", "b", "a"])
+    found = covariates.ci_covariates(system)
     assert (
         len(found) == 1
         and np.isnan(found["cluster_frr"][0])
@@ -134,7 +127,7 @@ def frame(n=40, seed=0, **columns):
     """Covariates of n rejections in clusters of two, drawn, with some columns set."""
     rng = np.random.default_rng(seed)
     names = [
-        *validity.COVARIATE_TITLES,
+        *covariates.COVARIATE_TITLES,
         "drift",
         "prob_shift",
         *PPL_INTERPRETATIONS.values(),
@@ -152,7 +145,7 @@ def frame(n=40, seed=0, **columns):
 def correlated(**columns):
     made = frame(**columns)
     clusters = ClusterBootstrap(made["cluster_id"], resamples=200)
-    return validity.correlate_ci({"t": made}, clusters).set_index(
+    return covariates.correlate_covariates({"t": made}, clusters).set_index(
         ["interpretation", "covariate"]
     )
 
@@ -162,7 +155,7 @@ def test_r_and_rho_by_hand():
         ci=[0.1, 0.2, 0.3, 0.4], risk=[1.0, 2.0, 3.0, 10.0], length=[4, 3, 2, np.nan]
     )
     clusters = ClusterBootstrap(made["cluster_id"], resamples=50)
-    table = validity.correlate_ci({"t": made}, clusters).set_index(
+    table = covariates.correlate_covariates({"t": made}, clusters).set_index(
         ["interpretation", "covariate"]
     )
     row = table.loc[("relative", "risk")]
@@ -197,19 +190,24 @@ def test_near_identical_by_hand():
     pairs = pd.DataFrame(
         {"similarity": [0.95, 0.94, 0.2, 0.2], "jaccard": [0.0, 0.79, 0.8, np.nan]}
     )
-    assert validity.is_near_identical(pairs).tolist() == [True, False, True, False]
+    assert near_identical.is_near_identical(pairs).tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_prompts_without_content_words_do_not_overlap():
     corpus = pd.DataFrame(
         {"prompt_id": ["a", "b"], "text": ["How do I do it?", "What is that?"]}
     )
-    assert np.isnan(validity.content_word_overlaps(corpus, ["a"], ["b"])).all()
+    assert np.isnan(near_identical.content_word_overlaps(corpus, ["a"], ["b"])).all()
 
 
 def test_own_pairs_are_all_pairs_of_a_cluster_once():
     corpus, vectors, *_ = worlds.world(["accept"] * 6, list("abacaa"))
-    own = validity.pair_within_clusters(corpus, vectors)
+    own = near_identical.pair_within_clusters(corpus, vectors)
     ids = ["p000", "p002", "p004", "p005"]
     assert list(zip(own["first_id"], own["second_id"], strict=True)) == [
         (first, second) for i, first in enumerate(ids) for second in ids[i + 1 :]
@@ -235,24 +233,19 @@ def twins(flipped, seed=0, k=5):
         vectors[i + 1] = vectors[i] * 1.01
         for column in ("token_ids", "token_nll", "user_start", "user_end"):
             traces.at[i + 1, column] = traces.at[i, column]
-    return (
-        corpus,
-        vectors,
-        labels,
-        signals.compute_pairs(corpus, vectors, traces, labels, tokens, k),
-    )
+    made = (corpus, vectors, traces, labels, tokens)
+    return corpus, vectors, worlds.scored(made, scoring=Scoring(k=k))
 
 
 @pytest.mark.slow
 def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
     flipped = np.random.default_rng(8).random(150) < 0.2
-    corpus, vectors, labels, pairs = twins(flipped)
-    clusters = ClusterBootstrap(corpus["cluster_id"])
-    own = validity.pair_within_clusters(corpus, vectors)
-    near = own[validity.is_near_identical(own)]
+    corpus, vectors, system = twins(flipped)
+    own = near_identical.pair_within_clusters(corpus, vectors)
+    near = own[near_identical.is_near_identical(own)]
     twin = near["first_id"].str[1:].astype(int) % 4 == 0
-    row = validity.near_identical_flips(
-        own[own.index.isin(near.index[twin])], {"t": labels}, clusters
+    row = near_identical.near_identical_flips(
+        own[own.index.isin(near.index[twin])], [system]
     ).iloc[0]
     assert (
         row["n_near"] == 150
@@ -263,7 +256,7 @@ def test_a_world_where_a_fifth_of_near_identical_pairs_is_flipped():
         row["flip_near"] == pytest.approx(flipped.mean())
         and row["flip_near_low"] < 0.2 < row["flip_near_high"]
     )
-    tail = validity.lowest_scored_pairs(corpus, {"t": pairs})
+    tail = near_identical.lowest_scored_pairs([system])
     wanted = {(f"p{4 * i + 1:03d}", f"p{4 * i:03d}") for i in np.flatnonzero(flipped)}
     found = tail.set_index(["rejected_id", "accepted_id"])
     assert wanted <= set(found.index)
@@ -276,12 +269,13 @@ def test_only_scored_prompts_flip():
     corpus, vectors, _, labels, _ = worlds.world(
         ["accept", "blocked", "reject", "accept"], list("aabb")
     )
-    own = validity.pair_within_clusters(corpus, vectors).assign(similarity=1.0)
+    own = near_identical.pair_within_clusters(corpus, vectors).assign(similarity=1.0)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    row = validity.near_identical_flips(own, {"t": labels}, clusters).iloc[0]
+    system = worlds.system(corpus, labels, clusters)
+    row = near_identical.near_identical_flips(own, [system]).iloc[0]
     assert row["n_near"] == 1 and row["flip_near"] == 1.0 and row["too_few"]
-    row = validity.near_identical_flips(
-        own.assign(similarity=0.0, jaccard=0.0), {"t": labels}, clusters
+    row = near_identical.near_identical_flips(
+        own.assign(similarity=0.0, jaccard=0.0), [system]
     ).iloc[0]
     assert (
         row["n_near"] == 0 and np.isnan(row["flip_near"]) and row["flip_pairs"] == 1.0
@@ -331,9 +325,14 @@ def test_the_tail_lists_share_below_by_hand():
         ]
     )
     corpus = pd.DataFrame(
-        {"prompt_id": list("abcd"), "text": ["=one", "two", "three", "four"]}
+        {
+            "prompt_id": list("abcd"),
+            "cluster_id": "c",
+            "text": ["=one", "two", "three", "four"],
+        }
     )
-    tail = validity.lowest_scored_pairs(corpus, {"t": pairs})
+    system = worlds.system(corpus, corpus.assign(label="unparsed"), pairs=pairs)
+    tail = near_identical.lowest_scored_pairs([system])
     assert tail[["rejected_id", "accepted_id", "rejected_prompt"]].values.tolist() == [
         ["a", "d", "'=one"]
     ]
@@ -370,7 +369,8 @@ def test_brittle_clusters_by_hand():
         "ten",
         "eleven",
     ]
-    corpus, _, _, labels, _, scores = scored(labels, clusters, texts=texts)
+    system = scored(labels, clusters, texts=texts)
+    corpus, labels, scores = system.prompts, system.labels, system.scores
     scores["ci"] = scores["prompt_id"].map({"p000": 0.2, "p002": 0.4, "p006": 0.6})
     table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
     # a: 1 of 2, one bit; b and d: 1 of 3, the higher CI first; c is not mixed
@@ -390,26 +390,22 @@ def test_brittle_clusters_by_hand():
 
 @pytest.mark.parametrize("label", ["accept", "reject"])
 def test_a_system_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
-    corpus, _, traces, labels, pairs, scores = scored([label] * 4, list("aabb"))
+    system = scored([label] * 4, list("aabb"))
+    corpus, labels, scores = system.prompts, system.labels, system.scores
     assert review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
-    assert validity.lowest_scored_pairs(corpus, {"t": pairs}).empty
-    assert (
-        tuning_data.make_tuning_examples(
-            "t", corpus, traces, labels.assign(response="Yes."), pairs, None, ""
-        )
-        == []
-    )
-    made = validity.ci_covariates(corpus, traces, labels, pairs, scores)
+    assert near_identical.lowest_scored_pairs([system]).empty
+    answered = replace(system, labels=labels.assign(response="Yes."))
+    assert tuning_data.make_tuning_examples(answered, None, "") == []
+    made = covariates.ci_covariates(system)
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    table = validity.correlate_ci({"t": made}, clusters)
+    table = covariates.correlate_covariates({"t": made}, clusters)
     assert table["r"].isna().all()
 
 
 def test_examples_to_tune_on_by_hand():
     labels = ["reject", "accept", "accept", "accept", "reject", "accept", "reject"]
-    corpus, _, traces, labels, pairs, _ = scored(
-        labels, ["a", "a", "a", "a", "b", "b", "c"]
-    )
+    system = replace(scored(labels, ["a", "a", "a", "a", "b", "b", "c"]), name="t")
+    traces, labels, pairs = system.traces, system.labels, system.pairs
     labels["response"] = [f"answer {i}" for i in range(7)]
     traces["finish_reason"] = [
         "stop",
@@ -427,9 +423,7 @@ def test_examples_to_tune_on_by_hand():
     ]
 
     def made(longer=None, system_prompt=""):
-        return tuning_data.make_tuning_examples(
-            "t", corpus, traces, labels, pairs, longer, system_prompt
-        )
+        return tuning_data.make_tuning_examples(system, longer, system_prompt)
 
     # the nearest was cut; so was the only accepted prompt of b; c has none
     (first,) = made()
@@ -457,9 +451,8 @@ def test_examples_to_tune_on_by_hand():
     longer = longer.assign(label="accept", declined_later=False, sample=False)
     assert [row["answered_as"] for row in made(longer)] == ["p001", "p005"]
     assert made(longer)[0]["messages"][-1]["content"] == "whole 1"
-    (row,) = tuning_data.count_tuning_examples({"t": made()}, {"t": pairs}).to_dict(
-        "records"
-    )
+    counted = tuning_data.count_tuning_examples({"t": made()}, {"t": system})
+    (row,) = counted.to_dict("records")
     assert row == {"system": "t", "rejections": 2, "examples": 1, "clusters": 1}
     unfit = (
         {"response": "I'm Sorry, but yes"},
@@ -528,9 +521,8 @@ def test_a_spreadsheet_runs_no_prompt():
 
 
 def test_brittle_table_reads_back(tmp_path):
-    corpus, _, _, labels, _, scores = scored(
-        ["reject", "accept"], ["a", "a"], texts=['say "hi",\nnow', "-hi"]
-    )
+    system = scored(["reject", "accept"], ["a", "a"], texts=['say "hi",\nnow', "-hi"])
+    corpus, labels, scores = system.prompts, system.labels, system.scores
     table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
     stores.write_file(tmp_path / "brittle.csv", table, "tables", {})
     with (tmp_path / "brittle.csv").open(encoding="utf-8", newline="") as file:
@@ -540,17 +532,19 @@ def test_brittle_table_reads_back(tmp_path):
 
 def test_on_recorded_answers(recorded_corpus):
     recorded, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
-    traces = trace_store.read_traces(
-        stores.CorpusFiles(recorded, "paraguard_mini"), name, recorded_corpus
-    )
-    labels = labelling.read_matching_labels(recorded, "paraguard_mini", name, traces)
+    files = stores.CorpusFiles(recorded, "paraguard_mini")
+    traces = trace_store.read_traces(files, name, recorded_corpus)
+    labels = labelling.read_matching_labels(files, name, traces)
     pairs = recorded.read("pairs", "paraguard_mini", name)
-    scores = confusion.score_prompts(recorded_corpus, labels, pairs)
-    made = validity.ci_covariates(recorded_corpus, traces, labels, pairs, scores)
+    system = replace(
+        System.of(name, recorded_corpus, labels), traces=traces, pairs=pairs
+    )
+    system = replace(system, scores=confusion.score_prompts(system))
+    made = covariates.ci_covariates(system)
     # CI is the weighted sum of its parts' means
     parts = 0.4 * made["drift"] + 0.1 * made["prob_shift"] + 0.5 * made["ppl_relative"]
     assert np.allclose(parts, made["ci"], atol=1e-12)
-    table = validity.correlate_ci(
+    table = covariates.correlate_covariates(
         {name: made}, ClusterBootstrap(recorded_corpus["cluster_id"])
     )
     same = table[table["covariate"] == "similarity"].set_index("interpretation")
@@ -562,10 +556,8 @@ def test_on_recorded_answers(recorded_corpus):
             kept[column].to_numpy(), rel=1e-4
         )
     rejected = set(labels.loc[labels["label"] == "reject", "prompt_id"])
-    longer = follow_ups.read_long_answers(recorded, "paraguard_mini", [name])[name]
-    made = tuning_data.make_tuning_examples(
-        name, recorded_corpus, traces, labels, pairs, longer, "Be safe."
-    )
+    longer = follow_ups.read_long_answers(files, [name])[name]
+    made = tuning_data.make_tuning_examples(system, longer, "Be safe.")
     accepted = labels[labels["label"] == "accept"].set_index("prompt_id")
     cluster = recorded_corpus.set_index("prompt_id")["cluster_id"]
     whole = pd.concat(
@@ -596,7 +588,7 @@ def test_on_recorded_answers(recorded_corpus):
 
 def test_the_figure_says_where_r_is_undefined():
     made = frame(risk=0.5)
-    table = validity.correlate_ci(
+    table = covariates.correlate_covariates(
         {"mine": made}, ClusterBootstrap(made["cluster_id"], resamples=50)
     )
     figure = figures.plot_ci_correlates(table)

@@ -20,9 +20,9 @@ from pictures import (
 
 from paraguard_lab.analysis import (
     chance,
+    covariates,
     sensitivity,
     surrogate,
-    validity,
     variance,
 )
 from paraguard_lab.analysis.predictions import MEASURE_TITLES
@@ -79,11 +79,11 @@ def drawn():
     taus = taus.assign(
         null=taus["cr"] / 2, null_low=taus["cr"] / 3, null_high=taus["cr"]
     )
-    covariates = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]
-    correlates = pd.MultiIndex.from_product([PPL_INTERPRETATIONS, covariates])
+    names = [*covariates.COVARIATE_TITLES, *covariates.SIGNAL_TITLES]
+    correlates = pd.MultiIndex.from_product([PPL_INTERPRETATIONS, names])
     correlates = correlates.set_names(["interpretation", "covariate"])
     correlates = correlates.to_frame(index=False).assign(
-        system="mine", n=48, too_few=False, **made(rng, 2 * len(covariates), "r")
+        system="mine", n=48, too_few=False, **made(rng, 2 * len(names), "r")
     )
     fitted = pd.DataFrame({"system": "mine", "term": ["lexical", "risk", "length"]})
     fitted = fitted.assign(
@@ -351,12 +351,12 @@ def test_a_veto_that_keeps_more_refused_lies_higher(pictures):
 
 
 def test_the_break_condition_is_the_papers():
-    assert paper_value("r.break.low") == validity.CORRELATION_LIMIT
+    assert paper_value("r.break.low") == covariates.CORRELATION_LIMIT
 
 
 def test_correlations_are_the_panel_and_the_papers_stands_beside(pictures):
     figure, table = pictures["ci_correlates"]
-    rows = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]
+    rows = [*covariates.COVARIATE_TITLES, *covariates.SIGNAL_TITLES]
     by = [
         table[table["interpretation"] == interpretation]
         .set_index("covariate")

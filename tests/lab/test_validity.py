@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from paraguard_lab.analysis import predictions, validity
+from paraguard_lab.analysis import near_identical, predictions, validity
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import confusion, evaluation, signals
-from paraguard_utils.core import disagreement
+from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core import disagreement, latent
+from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.signals import Scoring
 
 RECORDED = stores.Store(stores.RECORDED)
 
@@ -44,13 +47,14 @@ def test_veto_pairs_by_hand():
             ]
         }
     )
-    held = validity.pair_held_out(corpus, labels)
+    held = validity.pair_held_out(System.of("m", corpus, labels))
     # a with b held out sees c, which is accepted, and the other way round; 2 has two
     # scored prompts only
     assert held[["prompt_id", "held_out"]].values.tolist() == [["a", "b"], ["a", "c"]]
     assert held["accepted"].all() and held["isolation"].tolist() == [1, 1]
     labels.loc[3, "label"] = "reject"
-    held = validity.pair_held_out(corpus, labels).set_index(["prompt_id", "held_out"])
+    held = validity.pair_held_out(System.of("m", corpus, labels))
+    held = held.set_index(["prompt_id", "held_out"])
     # a sees of {b: accept, c: accept, d: reject} the two that are not held out
     assert held["isolation"].to_dict() == {
         **{
@@ -68,12 +72,13 @@ def test_veto_pairs_by_hand():
 @pytest.mark.slow
 def test_veto_by_loops():
     corpus, vectors, traces, labels, tokens = small(3)
-    held = validity.pair_held_out(corpus, labels)
+    system = worlds.system(corpus, labels, traces=traces, tokens=tokens)
+    held = validity.pair_held_out(system)
     label = dict(zip(corpus["prompt_id"], labels["label"], strict=True))
     cluster = dict(zip(corpus["prompt_id"], corpus["cluster_id"], strict=True))
     scored = [name for name in label if label[name] in ("accept", "reject")]
     k = 2
-    pairs = signals.compute_pairs(corpus, vectors, traces, labels, tokens, k + 1)
+    pairs = signals.compute_pairs(system, vectors, k=k + 1)
     near = (
         pairs.assign(score=signals.score_pairs(pairs))
         .dropna(subset="rank")
@@ -112,7 +117,7 @@ def test_auc_agrees_with_scikit_learn(rows):
     cluster, outcome, scores = (np.array(column) for column in zip(*rows, strict=True))
     names = np.array([f"c{i}" for i in cluster])
     clusters = ClusterBootstrap(names, resamples=12)
-    found = validity.estimate_auc(clusters, names, outcome, scores.astype(float), None)
+    found = estimate_auc(clusters, names, outcome, scores.astype(float), None)
     if outcome.all() or not outcome.any():
         assert np.isnan(found[0])
         return
@@ -136,9 +141,8 @@ def test_isolation_ranks_by_the_counts_of_clusters_alone():
         RECORDED.read("tables", "validity").set_index("system"),
     )
     for name in valid.index:
-        counts = evaluation.count_label_decisions(
-            corpus, RECORDED.read("labels", "paraguard_mini", name)
-        )
+        labels = RECORDED.read("labels", "paraguard_mini", name)
+        counts = System.of(name, corpus, labels).decided
         n, r = counts["n"].to_numpy(), counts["rejected"].to_numpy()
         # r rejections see n - r accepted held-out prompts, and r - 1 rejected ones,
         # among n - 2 others
@@ -161,16 +165,14 @@ def test_auc_within_strata_by_hand():
         np.array([0.9, 0.1, 0.95, 0.2, 0.3, 0.2, 0.5]),
     )
     strata = np.array([1, 1, 1, 2, 2, 2, 3])
-    found = validity.estimate_auc(
-        ClusterBootstrap(names, 50), names, outcome, scores, strata
-    )
+    found = estimate_auc(ClusterBootstrap(names, 50), names, outcome, scores, strata)
     # stratum 1: 0.9 beats 0.1, not 0.95; stratum 2: 0.3 beats 0.2, 0.2 ties it; stratum
     # 3 has no pair: 2.5 of 4
     assert found[0] == pytest.approx(2.5 / 4)
     assert np.isnan(
-        validity.estimate_auc(
-            ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7)
-        )[0]
+        estimate_auc(ClusterBootstrap(names, 50), names, outcome, scores, np.arange(7))[
+            0
+        ]
     )
 
 
@@ -212,13 +214,9 @@ def test_matched_ratio_by_loops(monkeypatch):
     }
     weights = {key: sum(weight for weight, _ in groups[True][key]) for key in known}
     between = sum(weights[key] * shares[key] for key in known) / sum(weights.values())
-    found = validity.matched_disagreement_ratio(
-        corpus,
-        labels,
-        signals.trace_lengths(traces),
-        ppl,
-        ClusterBootstrap(corpus["cluster_id"], 99),
-    )
+    clusters = ClusterBootstrap(corpus["cluster_id"], 99)
+    system = worlds.system(corpus, labels, clusters, traces=traces)
+    found = validity.matched_disagreement_ratio(system)
     assert found[0] == pytest.approx(within / between, abs=1e-9)
 
 
@@ -228,17 +226,16 @@ def test_matching_on_nothing_leaves_the_ratio(monkeypatch):
     corpus, _, traces, labels, _ = worlds.world(
         labels, [f"c{i // 6}" for i in range(30)]
     )
-    decided = evaluation.count_label_decisions(corpus, labels)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    plain = disagreement.estimate_disagreement(clusters, decided)
-    worded = signals.trace_lengths(traces), signals.trace_perplexity(traces)
-    found = validity.matched_disagreement_ratio(corpus, labels, *worded, clusters)
+    system = worlds.system(corpus, labels, clusters, traces=traces)
+    plain = system.dr()
+    found = validity.matched_disagreement_ratio(system)
     assert found[0] == pytest.approx(plain[0])
     np.testing.assert_allclose(found.draws, plain.draws)  # in every resample
 
 
 def test_near_identical_pairs_by_hand(monkeypatch):
-    monkeypatch.setattr(validity, "MIN_REFUSALS", 2)
+    monkeypatch.setattr(near_identical, "MIN_REFUSALS", 2)
     corpus = pd.DataFrame({"prompt_id": list("abcdef"), "cluster_id": list("111222")})
     labels = pd.DataFrame(
         {"label": ["reject", "accept", "reject", "accept", "accept", "blocked"]}
@@ -247,19 +244,19 @@ def test_near_identical_pairs_by_hand(monkeypatch):
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
     # near and scored: a-b (differ) and d-e (alike): 1/2. Two clusters: of 3 x 2 pairs a
     # and c differ from both: 4/6.
-    assert validity.near_identical_ratio(corpus, labels, vectors, clusters)[
-        0
-    ] == pytest.approx((1 / 2) / (4 / 6))
-    monkeypatch.setattr(validity, "MIN_REFUSALS", 3)
-    assert np.isnan(validity.near_identical_ratio(corpus, labels, vectors, clusters)[0])
+    system = System.of("m", corpus, labels, clusters)
+    found = near_identical.near_identical_ratio(system, vectors)
+    assert found.value == pytest.approx((1 / 2) / (4 / 6))
+    monkeypatch.setattr(near_identical, "MIN_REFUSALS", 3)
+    found = near_identical.near_identical_ratio(system, vectors)
+    assert np.isnan(found.value)
 
 
 def test_rivals_by_hand():
     corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("1122")})
     labels = pd.DataFrame({"label": ["reject", "accept", "accept", "accept"]})
-    found = validity.sensitivity_indices(
-        corpus, labels, ClusterBootstrap(corpus["cluster_id"], 9)
-    )
+    clusters = ClusterBootstrap(corpus["cluster_id"], 9)
+    found = validity.sensitivity_indices(System.of("m", corpus, labels, clusters))
     assert found["agreement"][0] == pytest.approx((0.5 + 1) / 2) and found["pss"][
         0
     ] == pytest.approx(0.5)
@@ -277,25 +274,16 @@ def test_halves_by_hand():
         "reject",
         "accept",
     ]
-    corpus, vectors, traces, labelled, tokens = worlds.world(labels, list("aabbccdd"))
+    made = worlds.world(labels, list("aabbccdd"))
+    corpus, _, traces, _, _ = made
     traces["user_end"] = 10
     traces["user_start"] = [10 - length for length in (1, 1, 2, 2, 5, 5, 9, 9)]
     # logarithms of the perplexities: a and c are the less fluent ones
     traces["token_nll"] = [np.full(10, value) for value in (3, 3, 1, 1, 4, 4, 2, 2)]
     traces["token_ids"] = [np.arange(10, dtype=np.int32)] * 8
-    pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
-    scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 99)
-    one = worlds.system(
-        corpus,
-        labelled,
-        clusters,
-        traces=traces,
-        tokens=tokens,
-        pairs=pairs,
-        scores=scores,
-    )
-    found = validity.compare_wording_halves("mine", corpus, one, clusters)
+    system = worlds.scored(made, clusters, Scoring(k=1))
+    found = validity.compare_wording_halves(system)
     found = found.set_index(["wording", "measure"])
     # 3 of 4 rejected in c and d, 1 of 4 in a and b; in a and c 3 of 4, in b and d 1 of
     # 4
@@ -307,7 +295,7 @@ def test_halves_by_hand():
     # and d only d
     assert found.loc[("length", "flip_rate"), "difference"] == 0
     ci = (
-        scores.set_index("prompt_id")["ci"]
+        system.scores.set_index("prompt_id")["ci"]
         .loc[corpus["prompt_id"][np.array(labels) == "reject"]]
         .to_numpy()
     )
@@ -324,26 +312,17 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
     # three clusters of two, worded in 1, 2 and 5 tokens: the second is the median, so
     # that the third alone is above it
     labels = ["accept", "reject", "accept", "accept", "reject", "reject"]
-    corpus, vectors, traces, labelled, tokens = worlds.world(labels, list("aabbcc"))
+    made = worlds.world(labels, list("aabbcc"))
+    corpus, _, traces, _, _ = made
     traces["user_end"] = 10
     traces["user_start"] = [10 - length for length in (1, 1, 2, 2, 5, 5)]
     traces["token_nll"], traces["token_ids"] = (
         [np.ones(10)] * 6,
         [np.arange(10, dtype=np.int32)] * 6,
     )
-    pairs = signals.compute_pairs(corpus, vectors, traces, labelled, tokens, 1)
-    scores = confusion.score_prompts(corpus, labelled, pairs, k=1)
     clusters = ClusterBootstrap(corpus["cluster_id"], 20)
-    one = worlds.system(
-        corpus,
-        labelled,
-        clusters,
-        traces=traces,
-        tokens=tokens,
-        pairs=pairs,
-        scores=scores,
-    )
-    found = validity.compare_wording_halves("mine", corpus, one, clusters)
+    system = worlds.scored(made, clusters, Scoring(k=1))
+    found = validity.compare_wording_halves(system)
     found = found.set_index(["wording", "measure"])
     assert found.loc[("length", "frr"), "difference"] == pytest.approx(2 / 2 - 1 / 4)
 
@@ -363,7 +342,7 @@ def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
     found = validity.latent_correlation_by_moments(share, dr)
     assert found == pytest.approx(correlation, abs=0.02)
     assert found == pytest.approx(
-        disagreement.latent_correlation(disagreement.cluster_profiles(decided))[0],
+        latent.latent_correlation(disagreement.cluster_profiles(decided))[0],
         abs=0.02,
     )
 
@@ -396,8 +375,11 @@ def test_dr_against_the_refusal_rate_by_loops():
         for name, own in chance.items()
     }
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=30)
-    systems = {"all": list(rates), "four": list("bcde")}
-    found = validity.correlate_dr_with_frr(corpus, labels, systems, clusters).set_index(
+    systems = {
+        name: System.of(name, corpus, frame, clusters) for name, frame in labels.items()
+    }
+    groups = {"all": list(systems.values()), "four": [systems[name] for name in "bcde"]}
+    found = validity.correlate_dr_with_frr(groups).set_index(
         ["systems", "refusals", "measure"]
     )
     # `never` has no DR, and a too few refusals for one
@@ -413,9 +395,7 @@ def test_dr_against_the_refusal_rate_by_loops():
     }
     assert found.loc["four", ["rho", "rho_low", "rho_high"]].isna().all(axis=None)
     for refusals, names in (("any", "abcdef"), ("enough", "bcdef")):
-        own = [
-            confusion.estimate_rates(corpus, labels[name], clusters) for name in names
-        ]
+        own = [confusion.estimate_rates(systems[name]) for name in names]
         frr, dr = ([one[measure] for one in own] for measure in ("frr", "dr"))
         row = found.loc[("all", refusals, "dr")]
         assert row["rho"] == pytest.approx(
@@ -430,11 +410,11 @@ def test_dr_against_the_refusal_rate_by_loops():
         assert row[["rho_low", "rho_high"]].tolist() == pytest.approx(
             np.percentile(draws, [2.5, 97.5]).tolist()
         )
-        latent = [
+        correlations = [
             validity.latent_correlation_by_moments(one[0], other[0])
             for one, other in zip(frr, dr, strict=True)
         ]
-        expected = stats.spearmanr([one[0] for one in frr], latent)[0]
+        expected = stats.spearmanr([one[0] for one in frr], correlations)[0]
         assert found.loc[("all", refusals, "icc_latent"), "rho"] == pytest.approx(
             expected
         )

@@ -7,17 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_lab.analysis import validity
+from paraguard_lab.analysis import covariates
 from paraguard_lab.analysis.variance import HOT
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
-from paraguard_utils.report.figures.scoring import (
-    make_measure_panels,
-    write_shortages,
-)
-from paraguard_utils.report.figures.style import Look
+from paraguard_utils.report.figures.scoring import make_measure_panels, write_shortages
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
@@ -27,7 +23,11 @@ _PART_TITLES = {
     "wording": "other wording",
     "chance": "chance (asking again)",
 }
-_DECODINGS = {"greedy": "", "drawn": ", drawn at 0.7", HOT: f", {HOT}"}
+_DECODINGS = {
+    "greedy": "",
+    "drawn": ", drawn at 0.7",
+    HOT: f", {HOT}",
+}
 """What is added to a system's title, by how its answers were decoded."""
 
 _FLOOR_PANELS = {
@@ -67,7 +67,11 @@ def plot_variance_parts(table: Table) -> Figure:
     label = "share of the variance of a decision (line: 95 % interval of meaning's)"
     if rows["too_few"].any():
         label += f"\nhatched: fewer than {MIN_DECISIONS_EACH} refusals or answers"
-    axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6), xlabel=label)
+    axis.set(
+        xlim=(0, 1),
+        ylim=(y[-1] + 0.6, -0.6),
+        xlabel=label,
+    )
     style.name_lines(figure, axis)
     return figure
 
@@ -78,15 +82,33 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     left = np.zeros(len(rows))
     for part, colour in style.PART_COLOURS.items():
         width = rows[part].clip(lower=0).to_numpy()
-        look: Look = {"height": 0.72, "color": colour, "lw": 0}
-        bars = axis.barh(y, width, left=left, label=_PART_TITLES[part], **look)
+        bars = axis.barh(
+            y,
+            width,
+            left=left,
+            label=_PART_TITLES[part],
+            height=0.72,
+            color=colour,
+            lw=0,
+        )
         for bar in np.array(bars.patches)[too_few]:
-            bar.set(hatch="////", edgecolor="white", linewidth=0)
+            bar.set(
+                hatch="////",
+                edgecolor="white",
+                linewidth=0,
+            )
         left = left + width
     meaning = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
     is_known = meaning.notna().all(axis=1).to_numpy()
-    line: Look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
-    style.draw_interval_bars(axis, meaning[is_known], "meaning", y[is_known], **line)
+    style.draw_interval_bars(
+        axis,
+        meaning[is_known],
+        "meaning",
+        y[is_known],
+        fmt="none",
+        color=style.INK,
+        capsize=1.5,
+    )
 
 
 def plot_by_source(table: Table) -> Figure:
@@ -99,13 +121,25 @@ def plot_by_source(table: Table) -> Figure:
     sources = list(dict.fromkeys(table["source"]))
     height = 0.35 + (0.35 + 0.17 * len(sources)) * len(names)
     figure, axes = style.subplots(
-        len(names), 2, height=height, sharex="col", sharey=True, squeeze=False
+        len(names),
+        2,
+        height=height,
+        sharex="col",
+        sharey=True,
+        squeeze=False,
     )
     y = np.arange(len(sources))
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["system"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
-            style.draw_interval_bars(axis, rows, measure, y, ms=3, color=style.INK)
+            style.draw_interval_bars(
+                axis,
+                rows,
+                measure,
+                y,
+                ms=3,
+                color=style.INK,
+            )
             style.draw_row_rules(axis)
             write_shortages(axis, rows, measure)
         line[0].set_title(title)
@@ -145,10 +179,26 @@ def _draw_above_floor(
     colour = style.INTERPRETATION_COLOURS[interpretation]
     is_relative = interpretation == "relative"
     y = np.arange(len(rows)) + (-0.13 if is_relative else 0.13)
-    style.draw_interval_bars(axis, rows, measure, y, ms=3, color=colour)
+    style.draw_interval_bars(
+        axis,
+        rows,
+        measure,
+        y,
+        ms=3,
+        color=colour,
+    )
     if measure == "ci":
-        ring: Look = {"ms": 4.5, "mfc": "none", "mew": 0.7, "elinewidth": 0.7}
-        style.draw_interval_bars(axis, rows, "floor_matched", y, color=colour, **ring)
+        style.draw_interval_bars(
+            axis,
+            rows,
+            "floor_matched",
+            y,
+            color=colour,
+            ms=4.5,
+            mfc="none",
+            mew=0.7,
+            elinewidth=0.7,
+        )
         _name_interpretation(axis, interpretation, (1, 1), (0, 2 if is_relative else 9))
 
 
@@ -178,23 +228,34 @@ def _name_interpretation(
 def plot_ci_correlates(table: Table) -> Figure:
     """Draw r of CI(r) with covariates and signals, a panel per system.
 
-    A page wide. `table` is from `validity.correlate_ci`.
+    A page wide. `table` is from `covariates.correlate_covariates`.
     """
-    n_covariates = len(validity.COVARIATE_TITLES)
-    rows = [*validity.COVARIATE_TITLES, *validity.SIGNAL_TITLES]
-    names = list(validity.COVARIATE_TITLES.values())
-    names += [f"{title} (part of CI)" for title in validity.SIGNAL_TITLES.values()]
+    n_covariates = len(covariates.COVARIATE_TITLES)
+    rows = [*covariates.COVARIATE_TITLES, *covariates.SIGNAL_TITLES]
+    names = list(covariates.COVARIATE_TITLES.values())
+    names += [f"{title} (part of CI)" for title in covariates.SIGNAL_TITLES.values()]
     figure, panels = style.make_listed_panels(table, names, 3)
     known = paper_value("r.similarity")
     for axis, _, correlations in panels:
         axis.axhspan(
-            n_covariates - 0.5, len(rows) - 0.5, color=style.PALE, lw=0, zorder=-1
+            n_covariates - 0.5,
+            len(rows) - 0.5,
+            color=style.PALE,
+            lw=0,
+            zorder=-1,
         )
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
-        for x in (-validity.CORRELATION_LIMIT, validity.CORRELATION_LIMIT):
+        for x in (-covariates.CORRELATION_LIMIT, covariates.CORRELATION_LIMIT):
             axis.axvline(x, zorder=0, **style.PAPER_LINE)
-        diamond: Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
-        axis.plot(known, rows.index("similarity"), "D", **diamond)
+        axis.plot(
+            known,
+            rows.index("similarity"),
+            "D",
+            ms=3.5,
+            mfc="none",
+            mec=style.INK,
+            mew=0.7,
+        )
         for interpretation in style.INTERPRETATION_COLOURS:
             chosen = correlations[correlations["interpretation"] == interpretation]
             by_row = chosen.set_index("covariate").loc[rows]
@@ -202,8 +263,18 @@ def plot_ci_correlates(table: Table) -> Figure:
         too_few = " (few)" if correlations["too_few"].any() else ""
         n = correlations["n"].max()
         axis.set_title(f"{axis.get_title('left')}, n = {n}{too_few}")
-    ticks = {-1: "\u22121", -0.5: "\u22120.5", 0: "0", 0.5: "0.5", 1: "1"}
-    axis.set(xlim=(-1.03, 1.03), xticks=list(ticks), xticklabels=list(ticks.values()))
+    ticks = {
+        -1: "\u22121",
+        -0.5: "\u22120.5",
+        0: "0",
+        0.5: "0.5",
+        1: "1",
+    }
+    axis.set(
+        xlim=(-1.03, 1.03),
+        xticks=list(ticks),
+        xticklabels=list(ticks.values()),
+    )
     first_axis = panels[0][0]
     _name_interpretation(first_axis, "relative", (0, 1), (-36, 3))
     _name_interpretation(first_axis, "clipped", (0, 1), (-4, 3))
@@ -219,9 +290,24 @@ def _draw_correlations(axis: Axes, rows: Table, interpretation: str) -> None:
     colour = style.INTERPRETATION_COLOURS[interpretation]
     shift = -0.15 if interpretation == "relative" else 0.15
     y = np.arange(len(rows)) + shift
-    style.draw_interval_bars(axis, rows, "r", y, ms=2.5, lw=0.9, color=colour)
+    style.draw_interval_bars(
+        axis,
+        rows,
+        "r",
+        y,
+        ms=2.5,
+        lw=0.9,
+        color=colour,
+    )
     for height in y[rows["r"].isna()]:
-        style.write_remark(axis, -0.97, height, "undefined", va="center", color=colour)
+        style.write_remark(
+            axis,
+            -0.97,
+            height,
+            "undefined",
+            va="center",
+            color=colour,
+        )
 
 
 def plot_cr_curve(curve: Table) -> Figure:
@@ -251,9 +337,21 @@ def _draw_cr(axis: Axes, rows: Table, interpretation: str) -> None:
     """
     colour = style.INTERPRETATION_COLOURS[interpretation]
     tau = rows["tau"]
-    axis.fill_between(tau, rows["null_low"], rows["null_high"], color="0.8", lw=0)
+    axis.fill_between(
+        tau,
+        rows["null_low"],
+        rows["null_high"],
+        color="0.8",
+        lw=0,
+    )
     axis.plot(tau, rows["null"], **style.CHANCE_LINE)
-    axis.plot(tau, rows["cr"], color=colour, marker="o", ms=1.8)
+    axis.plot(
+        tau,
+        rows["cr"],
+        color=colour,
+        marker="o",
+        ms=1.8,
+    )
     half_of_cr = tau[rows["cr"] >= 0.5].max()
     half_of_chance = tau[rows["null_low"] >= 0.5].max()
     halves = [half_of_cr, half_of_chance]
@@ -265,4 +363,11 @@ def _draw_cr(axis: Axes, rows: Table, interpretation: str) -> None:
     else:
         place = np.nanmax(halves) + 0.07
         alignment = "left"
-    style.write_remark(axis, place, 0.5, interpretation, color=colour, ha=alignment)
+    style.write_remark(
+        axis,
+        place,
+        0.5,
+        interpretation,
+        color=colour,
+        ha=alignment,
+    )
