@@ -63,7 +63,12 @@ def list_differences(between: Table, table: Table, measure: str) -> Table:
     """
     judged = _judge_differences(between, table)
     rows = judged[(judged["measure"] == measure) & judged["differ"]]
-    rows = rows.sort_values("difference", key=abs, ascending=False, kind="stable")
+    rows = rows.sort_values(
+        "difference",
+        key=abs,
+        ascending=False,
+        kind="stable",
+    )
     first = display_titles(rows["first"])
     second = display_titles(rows["second"])
     columns = ["difference", "difference_low", "difference_high", "p_holm"]

@@ -183,7 +183,11 @@ def _simulations(store: Store) -> pd.DataFrame:
     """
     table = read_table(store, "known_truth")
     rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
-    by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
+    by_rate = rows.pivot(
+        index="correlation",
+        columns="frr",
+        values="mean",
+    )
     rarest = by_rate.iloc[:, 0]
     most_frequent = by_rate.iloc[:, -1]
     return (rarest - most_frequent).rename("dr_falls").reset_index()

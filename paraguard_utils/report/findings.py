@@ -34,13 +34,28 @@ class CohortClaim(NamedTuple):
 
 COHORT_CLAIMS = {
     "safe paraphrases are mostly confused": CohortClaim(
-        "safe", "low", "high", "cr", 0.5, "above"
+        "safe",
+        "low",
+        "high",
+        "cr",
+        0.5,
+        "above",
     ),
     "safe paraphrases are the more confused": CohortClaim(
-        "safe_more", "low", "high", "gap", 0.0, "above"
+        "safe_more",
+        "low",
+        "high",
+        "gap",
+        0.0,
+        "above",
     ),
     "high-risk rejections are the less confused": CohortClaim(
-        "risky", "high", "all", "gap", 0.0, "below"
+        "risky",
+        "high",
+        "all",
+        "gap",
+        0.0,
+        "below",
     ),
 }
 

@@ -18,7 +18,10 @@ def read_paper_values() -> Table:
     (table, figure or "text").
     """
     table = pd.read_csv(
-        PAPER_VALUES_FILE, index_col="item", dtype=str, keep_default_na=False
+        PAPER_VALUES_FILE,
+        index_col="item",
+        dtype=str,
+        keep_default_na=False,
     )
     table.insert(1, "written", table["value"])
     return table.assign(value=table["value"].astype(float))

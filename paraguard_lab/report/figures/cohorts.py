@@ -32,7 +32,12 @@ def plot_cohort_cells(table: Table) -> Figure:
     lines = -(-len(names) // across)
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
     figure, panels = style.subplots(
-        lines, across, height=0.3 + 1.3 * lines, sharex=True, sharey=True, squeeze=False
+        lines,
+        across,
+        height=0.3 + 1.3 * lines,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
     )
     for axis, name in zip(panels.flat, names, strict=False):
         _draw_cells(axis, cells[cells["system"] == name], scale)
@@ -41,7 +46,11 @@ def plot_cohort_cells(table: Table) -> Figure:
     )
     shades = mpl.cm.ScalarMappable(scale, style.SHADES)
     figure.colorbar(
-        shades, ax=panels, label="CI, relative reading", aspect=40, pad=0.01
+        shades,
+        ax=panels,
+        label="CI, relative reading",
+        aspect=40,
+        pad=0.01,
     )
     return figure
 
@@ -53,7 +62,11 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """
     import seaborn  # takes a second
 
-    values = rows.pivot(index="risk", columns="similarity", values="ci")
+    values = rows.pivot(
+        index="risk",
+        columns="similarity",
+        values="ci",
+    )
     seaborn.heatmap(
         values.reindex(index=BIN_NAMES, columns=BIN_NAMES),
         ax=axis,
@@ -81,7 +94,11 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
             color=style.INK if row["n"] else style.GREY,
             linespacing=1.1,
         )
-    outline: style.Look = {"fill": False, "clip_on": False, **style.PAPER_LINE}
+    outline: style.Look = {
+        "fill": False,
+        "clip_on": False,
+        **style.PAPER_LINE,
+    }
     axis.add_patch(Rectangle((2, 0), 1, 1, **outline))
     axis.add_patch(Rectangle((0, 2), 3, 1, **outline))
     axis.tick_params(axis="y", rotation=0)
@@ -118,11 +135,24 @@ def _write_undefined(axis: Axes, by_term: Table) -> None:
         note = fill(by_term["note"].iloc[0], 18)
         frame = {"color": "white", "pad": 1}
         style.write_remark(
-            axis, 0.5, 0.5, note, of="xy", ha="center", bbox=frame, **look
+            axis,
+            0.5,
+            0.5,
+            note,
+            of="xy",
+            ha="center",
+            bbox=frame,
+            **look,
         )
         return
     for y in np.flatnonzero(is_undefined).tolist():
-        style.write_remark(axis, 1.05, y, "undefined", **look)
+        style.write_remark(
+            axis,
+            1.05,
+            y,
+            "undefined",
+            **look,
+        )
 
 
 def plot_triggers(table: Table) -> Figure:
@@ -134,7 +164,13 @@ def plot_triggers(table: Table) -> Figure:
     families = table[table["kind"] == "family"]
     terms = sorted(set(families["term"]))
     ticks = (0.01, 0.1, 1, 10, 100)
-    figure, _ = _draw_odds_ratios(families, terms, 3, ticks, most=100)
+    figure, _ = _draw_odds_ratios(
+        families,
+        terms,
+        3,
+        ticks,
+        most=100,
+    )
     key = "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
     figure.supxlabel(
         "odds ratio of refusal with words of a theme, in one request's"
@@ -161,9 +197,23 @@ def _draw_odds_ratios(
             value, low, high = row[_RATIO].astype(float).clip(1 / most, most)
             colour = style.GREY if term == ADJUSTED_TERM else style.INK
             face = colour if row["p_holm"] < 0.05 else "white"
-            axis.hlines(y, low, high, color=colour, linewidth=1)
-            look: style.Look = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
-            axis.plot(value, y, "o", clip_on=False, **look)
+            axis.hlines(
+                y,
+                low,
+                high,
+                color=colour,
+                linewidth=1,
+            )
+            axis.plot(
+                value,
+                y,
+                "o",
+                clip_on=False,
+                ms=3.5,
+                mfc=face,
+                mec=colour,
+                mew=0.9,
+            )
         axis.axvline(1, zorder=0, **style.CHANCE_LINE)
     axis.set_xscale("log")  # as every panel's
     edge = _find_edge(table[_RATIO[1:]].clip(1 / most, most))

@@ -42,7 +42,13 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
     """
     xlabel = "harmless requests rejected"
     ylabel = "harmful twins rejected"
-    figure, panels = style.make_system_grid(table, 4, 1.5, xlabel=xlabel, ylabel=ylabel)
+    figure, panels = style.make_system_grid(
+        table,
+        4,
+        1.5,
+        xlabel=xlabel,
+        ylabel=ylabel,
+    )
     by_name = guards.set_index("system")
     for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
@@ -50,13 +56,31 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
         low = curve["rejected_twins_low"]
         high = curve["rejected_twins_high"]
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
-        axis.fill_between(x, low, high, color=style.GREY, alpha=0.25, lw=0)
+        axis.fill_between(
+            x,
+            low,
+            high,
+            color=style.GREY,
+            alpha=0.25,
+            lw=0,
+        )
         axis.plot(x, curve["rejected_twins"], color=REJECT, lw=1.2)
         own = by_name.loc[name]
-        dot: style.Look = {"ms": 4, "color": REJECT, "clip_on": False}
-        axis.plot(own["benign_rejected"], own["twins_rejected"], "o", **dot)
+        axis.plot(
+            own["benign_rejected"],
+            own["twins_rejected"],
+            "o",
+            ms=4,
+            color=REJECT,
+            clip_on=False,
+        )
         title = axis.get_title("left").replace(", ", ",\n")
-        axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=title)
+        axis.set(
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xticks=(0, 0.5, 1),
+            title=title,
+        )
         axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
     return figure
 
@@ -84,7 +108,13 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
             curve = rows[rows["score"] == score].sort_values("threshold")
             _draw_veto(axis, score, curve, refused)
         dot = dots[dots["system"] == name]
-        axis.plot(dot["gained"], refused - dot["lost"], "o", ms=4, color=style.INK)
+        axis.plot(
+            dot["gained"],
+            refused - dot["lost"],
+            "o",
+            ms=4,
+            color=style.INK,
+        )
         axis.set_ylim(-0.04, 1.04)
     style.name_lines(figure, axis)
     return figure
@@ -94,13 +124,26 @@ def _draw_veto(axis: Axes, score: str, curve: Table, refused: float) -> None:
     """Draw one veto's line; that by isolation has a band, and chance beside it."""
     label, colour, line = _VETO_SCORES[score]
     gained = curve["gained"]
-    look: style.Look = {"color": colour, "ls": line, "lw": 1.2}
-    axis.plot(gained, refused - curve["lost"], label=label, **look)
+    axis.plot(
+        gained,
+        refused - curve["lost"],
+        label=label,
+        color=colour,
+        ls=line,
+        lw=1.2,
+    )
     if score != "isolation":
         return
     most = refused - curve["lost_low"]
     least = refused - curve["lost_high"]
-    axis.fill_between(gained, most, least, color=style.GREY, alpha=0.25, lw=0)
+    axis.fill_between(
+        gained,
+        most,
+        least,
+        color=style.GREY,
+        alpha=0.25,
+        lw=0,
+    )
     random = refused - curve["lost_random"]
     axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
 
@@ -117,7 +160,12 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     names = _choose_remedies(table)
     lines = -(-len(names) // 3)
     figure, axes = style.subplots(
-        lines, 3, height=0.4 + 1.8 * lines, squeeze=False, sharex=True, sharey=True
+        lines,
+        3,
+        height=0.4 + 1.8 * lines,
+        squeeze=False,
+        sharex=True,
+        sharey=True,
     )
     titles = [NAMED_REMEDIES.get(name, name) for name in names]
     style.name_panels(
@@ -131,7 +179,13 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
             title, colour = looks[model_of_system(system)]
             curve = curves[curves["system"] == system]
             axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
-            axis.plot([], [], "o", color=colour, label=title)
+            axis.plot(
+                [],
+                [],
+                "o",
+                color=colour,
+                label=title,
+            )
             height = 0.08 * (len(systems) - place) - 0.03
             for row in rows[rows["system"] == system].to_dict("records"):
                 _draw_effect(axis, row, colour)
@@ -156,8 +210,15 @@ def _draw_effect(axis: Axes, row: dict[str, Any], colour: str) -> None:
     y = row["twins"]
     before_x = x - row["frr_change"]
     before_y = y - row["twins_change"]
-    path: style.Look = {"color": colour, "ms": 4, "mfc": "white", "lw": 1.4}
-    axis.plot([before_x, x], [before_y, y], "o-", **path)
+    axis.plot(
+        [before_x, x],
+        [before_y, y],
+        "o-",
+        color=colour,
+        ms=4,
+        mfc="white",
+        lw=1.4,
+    )
     axis.errorbar(
         x,
         y,
@@ -176,5 +237,19 @@ def _write_dr(axis: Axes, row: dict[str, Any], colour: str, height: float) -> No
     if not row["too_few_for_change"]:
         before = row["dr"] - row["dr_change"]
         remark = f"DR {before:.2f} to {row['dr']:.2f}"
-    axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
-    style.write_remark(axis, 0.64, height, remark, of="xy", va="center")
+    axis.plot(
+        0.6,
+        height,
+        "o",
+        ms=3,
+        color=colour,
+        transform=axis.transAxes,
+    )
+    style.write_remark(
+        axis,
+        0.64,
+        height,
+        remark,
+        of="xy",
+        va="center",
+    )

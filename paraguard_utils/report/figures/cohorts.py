@@ -28,7 +28,11 @@ def plot_paper_cohorts(table: Table) -> Figure:
     names = list(dict.fromkeys(table["system"]))
     height = 0.8 + 0.17 * len(names)
     figure, strips = style.subplots(
-        1, len(PAPER_COHORTS), height=height, sharex=True, sharey=True
+        1,
+        len(PAPER_COHORTS),
+        height=height,
+        sharex=True,
+        sharey=True,
     )
     for axis, (item, cohort) in zip(strips, PAPER_COHORTS.items(), strict=True):
         title, risk, similarity, about = cohort
@@ -53,17 +57,40 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
         chosen = rows[rows["interpretation"] == interpretation]
         chosen = chosen.set_index("system").reindex(names)
         y = np.arange(len(names)) + shifts[interpretation]
-        look: style.Look = {"ms": 2.5, "color": colour, "clip_on": False}
-        style.draw_interval_bars(axis, chosen, "cr60", y, **look)
+        style.draw_interval_bars(
+            axis,
+            chosen,
+            "cr60",
+            y,
+            ms=2.5,
+            color=colour,
+            clip_on=False,
+        )
         middle = chosen["cr60"].median()
         if np.isfinite(middle):
             x = np.clip(middle, 0.1, 0.9)
-            bold: style.Look = {"color": colour, "weight": "bold", "ha": "center"}
-            style.write_remark(axis, x, 1.02, interpretation, of="y", **bold)
+            style.write_remark(
+                axis,
+                x,
+                1.02,
+                interpretation,
+                of="y",
+                color=colour,
+                weight="bold",
+                ha="center",
+            )
     counts = rows.drop_duplicates("system").set_index("system")["n"]
     for y, n in enumerate(counts.reindex(names).fillna(0).astype(int)):
         remark = f"n = {n}"
-        style.write_remark(axis, 1.03, y, remark, of="x", va="center", color=style.GREY)
+        style.write_remark(
+            axis,
+            1.03,
+            y,
+            remark,
+            of="x",
+            va="center",
+            color=style.GREY,
+        )
     style.draw_row_rules(axis)
 
 
@@ -107,9 +134,28 @@ def _draw_flips(axis: Axes, rows: Table, decision: str) -> None:
     low = sign * rows[f"to_{decision}_low"].to_numpy()
     high = sign * rows[f"to_{decision}_high"].to_numpy()
     y = range(len(rows))
-    axis.barh(y, value, height=0.6, color=colour, alpha=0.3, linewidth=0)
-    axis.hlines(y, low, high, color=colour, linewidth=1)
-    axis.plot(value, y, "o", ms=3, color=colour)
+    axis.barh(
+        y,
+        value,
+        height=0.6,
+        color=colour,
+        alpha=0.3,
+        linewidth=0,
+    )
+    axis.hlines(
+        y,
+        low,
+        high,
+        color=colour,
+        linewidth=1,
+    )
+    axis.plot(
+        value,
+        y,
+        "o",
+        ms=3,
+        color=colour,
+    )
     style.write_remark(
         axis,
         0.5 + 0.03 * sign,

@@ -34,20 +34,47 @@ def plot_gate_distributions(counts: pd.DataFrame, limits: Gates) -> Figure:
     totals = counts[counts["measure"] == first_measure]
     passing = totals["passes"].sum()
     stopped = totals["stopped"].sum()
-    _draw_key(axes[0], 0.93, f"{passing:,} pass all gates", _PASSING_COLOUR, None)
-    _draw_key(axes[0], 0.83, f"{stopped:,} stopped by one", "white", style.INK)
+    _draw_key(
+        axes[0],
+        0.93,
+        f"{passing:,} pass all gates",
+        _PASSING_COLOUR,
+        None,
+    )
+    _draw_key(
+        axes[0],
+        0.83,
+        f"{stopped:,} stopped by one",
+        "white",
+        style.INK,
+    )
     return figure
 
 
 def _draw_histogram(axis: Axes, rows: pd.DataFrame) -> None:
     """Draw one measure's bars: candidates that pass, and above them those that stop."""
-    bars: Look = {"align": "edge", "width": BIN_WIDTH, "lw": 0.5}
-    passing: Look = {"color": _PASSING_COLOUR, "ec": "white"}
-    axis.bar(rows["low"], rows["passes"], **passing, **bars)
+    bars: Look = {
+        "align": "edge",
+        "width": BIN_WIDTH,
+        "lw": 0.5,
+    }
+    axis.bar(
+        rows["low"],
+        rows["passes"],
+        color=_PASSING_COLOUR,
+        ec="white",
+        **bars,
+    )
     # Bars of no candidate would be drawn as lines.
     some = rows[rows["stopped"] > 0]
-    stopped: Look = {"color": "white", "ec": style.INK, "bottom": some["passes"]}
-    axis.bar(some["low"], some["stopped"], **stopped, **bars)
+    axis.bar(
+        some["low"],
+        some["stopped"],
+        color="white",
+        ec=style.INK,
+        bottom=some["passes"],
+        **bars,
+    )
 
 
 def _draw_key(axis: Axes, y: float, text: str, face: str, edge: str | None) -> None:
@@ -62,4 +89,11 @@ def _draw_key(axis: Axes, y: float, text: str, face: str, edge: str | None) -> N
         transform=axis.transAxes,
     )
     axis.add_patch(box)
-    style.write_remark(axis, 0.07, y, text, of="xy", va="center_baseline")
+    style.write_remark(
+        axis,
+        0.07,
+        y,
+        text,
+        of="xy",
+        va="center_baseline",
+    )

@@ -18,7 +18,12 @@ def plot_both_corpora(table: Table) -> Figure:
     twins_rejected with intervals, one row per system.
     """
     rows = table.assign(gap=table["twins_rejected"] - table["benign_rejected"])
-    rows = rows.sort_values("gap", ascending=False, kind="stable", ignore_index=True)
+    rows = rows.sort_values(
+        "gap",
+        ascending=False,
+        kind="stable",
+        ignore_index=True,
+    )
     figure, axis = style.subplots(height=0.6 + 0.18 * len(rows))
     y = np.arange(len(rows))
     axis.hlines(
@@ -34,8 +39,16 @@ def plot_both_corpora(table: Table) -> Figure:
         ("twins_rejected", REJECT, "harmful twins"),
     ]
     for measure, face, text in marks:
-        look: style.Look = {"ms": 4, "color": REJECT, "mfc": face, "elinewidth": 0.8}
-        style.draw_interval_bars(axis, rows, measure, y, **look)
+        style.draw_interval_bars(
+            axis,
+            rows,
+            measure,
+            y,
+            ms=4,
+            color=REJECT,
+            mfc=face,
+            elinewidth=0.8,
+        )
         axis.annotate(
             text,
             (rows[measure].iloc[0], 0),

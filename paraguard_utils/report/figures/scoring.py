@@ -39,8 +39,15 @@ def plot_systems(table: Table) -> Figure:
     figure, axes = make_measure_panels(rows, _SYSTEM_PANELS)
     y = np.arange(len(rows))
     for axis, measure in zip(axes, _SYSTEM_PANELS, strict=True):
-        look: Look = {"ms": 3, "color": style.INK, "clip_on": False}
-        style.draw_interval_bars(axis, rows, measure, y, **look)
+        style.draw_interval_bars(
+            axis,
+            rows,
+            measure,
+            y,
+            ms=3,
+            color=style.INK,
+            clip_on=False,
+        )
         axis.set_xlim(left=0)
         write_shortages(axis, rows, measure)
     dr_axis = axes[1]
@@ -78,14 +85,33 @@ def write_shortages(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
     CI needs 30 rejections, DR 100 rejections and acceptances, and the excess 10 mixed
     clusters.
     """
-    look: Look = {"of": "x", "va": "center", "color": style.GREY, "zorder": 1.5}
+    look: Look = {
+        "of": "x",
+        "va": "center",
+        "color": style.GREY,
+        "zorder": 1.5,
+    }
     remarks = _shortages(rows, measure)
     for y, remark in remarks.items():
         frame = {"color": "white", "pad": 0.5}
-        style.write_remark(axis, 0.98, y - 0.33, remark, ha="right", bbox=frame, **look)
+        style.write_remark(
+            axis,
+            0.98,
+            y - 0.33,
+            remark,
+            ha="right",
+            bbox=frame,
+            **look,
+        )
     for y, value in enumerate(rows[measure]):
         if np.isnan(value):
-            style.write_remark(axis, 0.02, y, "undefined", **look)
+            style.write_remark(
+                axis,
+                0.02,
+                y,
+                "undefined",
+                **look,
+            )
 
 
 def _shortages(rows: pd.DataFrame, measure: str) -> dict[int, str]:
@@ -124,15 +150,18 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     ]
     for measure, is_grey, shift, label in sides:
         for chosen, colour in ((~is_grey, style.INK), (is_grey, style.GREY)):
-            look: Look = {
-                "ms": 3.5,
-                "color": colour,
-                "mfc": colour if measure == "rephrased3" else "white",
-                "label": label if colour == style.INK else None,
-                "clip_on": False,
-            }
             y = np.flatnonzero(chosen) + shift
-            style.draw_interval_bars(axis, table[chosen], measure, y, **look)
+            style.draw_interval_bars(
+                axis,
+                table[chosen],
+                measure,
+                y,
+                ms=3.5,
+                color=colour,
+                mfc=colour if measure == "rephrased3" else "white",
+                label=label if colour == style.INK else None,
+                clip_on=False,
+            )
     style.name_rows(axis, display_titles(table["system"]))
     style.draw_row_rules(axis)
     axis.set(
@@ -158,7 +187,10 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     figure, (left, right) = style.subplots(1, 2, height=height, width_ratios=[1.3, 1])
     _draw_dr_by_kind(left, rows)
     right.set(
-        xlim=(0, 1), ylim=(0, 1.3), xlabel="words in common (Jaccard)", ylabel="DR"
+        xlim=(0, 1),
+        ylim=(0, 1.3),
+        xlabel="words in common (Jaccard)",
+        ylabel="DR",
     )
     ends = _draw_dr_by_overlap(right, rows, curves)
     left.axvline(1, zorder=0, **style.CHANCE_LINE)
@@ -176,9 +208,16 @@ def _draw_dr_by_kind(axis: Axes, rows: Table) -> None:
             ("dr_near", "white", -0.13),
             ("dr_free", colour, 0.13),
         ):
-            look: Look = {"ms": 3.5, "color": colour, "mfc": face}
             at = y[chosen] + shift
-            style.draw_interval_bars(axis, rows[chosen], measure, at, **look)
+            style.draw_interval_bars(
+                axis,
+                rows[chosen],
+                measure,
+                at,
+                ms=3.5,
+                color=colour,
+                mfc=face,
+            )
     style.name_rows(axis, rows["title"])
     axis.set(
         xlim=(0, 1.3),
@@ -187,7 +226,13 @@ def _draw_dr_by_kind(axis: Axes, rows: Table) -> None:
     )
     for measure, text in (("dr_near", "near-copies"), ("dr_free", "free rewordings")):
         x = 0.5 if too_few.all() else rows.loc[~too_few, measure].median()
-        style.write_remark(axis, x, -0.65, text, ha="center")
+        style.write_remark(
+            axis,
+            x,
+            -0.65,
+            text,
+            ha="center",
+        )
 
 
 def _draw_dr_by_overlap(
@@ -201,9 +246,19 @@ def _draw_dr_by_overlap(
         curve = curves[curves["system"] == row["system"]]
         colour, line, _ = looks[row["system"]]
         look: Look = {"color": colour, "linestyle": line}
-        marks: Look = {"fmt": "", "marker": "o", "ms": 2, "elinewidth": 0.4}
         at = curve["overlap"] + wording.OVERLAP_STEP / 2
-        style.draw_interval_bars(axis, curve, "dr", at, "y", **marks, **look)
+        style.draw_interval_bars(
+            axis,
+            curve,
+            "dr",
+            at,
+            "y",
+            fmt="",
+            marker="o",
+            ms=2,
+            elinewidth=0.4,
+            **look,
+        )
         if len(curve):
             end = float(curve["dr"].iloc[-1])
             ends.append((end, row["title"].replace(" instruction", ""), look))
@@ -222,7 +277,11 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     across = min(correlations["system"].nunique(), 3)
     xlabel = "mean similarity to accepted neighbours"
     figure, panels = style.make_system_grid(
-        correlations, across, 1.9, xlabel=xlabel, ylabel="CI of a refusal"
+        correlations,
+        across,
+        1.9,
+        xlabel=xlabel,
+        ylabel="CI of a refusal",
     )
     for axis, name, known in panels:
         rejected = scores[scores["system"] == name]
@@ -237,15 +296,32 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
             if np.isfinite(row["r"]):
                 r = f"r = {tables.format_estimate(row, 'r', 2)}"
             remark = f"{interpretation}: {r}"
-            bold: Look = {"of": "xy", "color": colour, "weight": "bold"}
-            style.write_remark(axis, 0.02, heights[interpretation], remark, **bold)
+            style.write_remark(
+                axis,
+                0.02,
+                heights[interpretation],
+                remark,
+                of="xy",
+                color=colour,
+                weight="bold",
+            )
         n = len(rejected)
         too_few = f", fewer than {MIN_REFUSALS}" if n < MIN_REFUSALS else ""
         title = f"{axis.get_title('left')}\nn = {n}{too_few}"
-        axis.set(title=title, xlim=(0, 1), ylim=(0, 1))
+        axis.set(
+            title=title,
+            xlim=(0, 1),
+            ylim=(0, 1),
+        )
     key = f"dashed: as the paper's r = {paper_value('r.similarity')}"
     first_axis = panels[0][0]
-    style.write_remark(first_axis, 0.02, 0.98, key, va="top")
+    style.write_remark(
+        first_axis,
+        0.02,
+        0.98,
+        key,
+        va="top",
+    )
     return figure
 
 
@@ -256,9 +332,16 @@ def _draw_hexagons(
     tints = LinearSegmentedColormap.from_list(
         column, [to_rgba(colour, 0.12), to_rgba(colour, 0.75)]
     )
-    bins: Look = {"gridsize": (40, 18), "extent": (0, 1, 0, 1), "mincnt": 1}
     similarity = rejected["mean_similarity"]
-    axis.hexbin(similarity, rejected[column], cmap=tints, linewidths=0, **bins)
+    axis.hexbin(
+        similarity,
+        rejected[column],
+        cmap=tints,
+        linewidths=0,
+        gridsize=(40, 18),
+        extent=(0, 1, 0, 1),
+        mincnt=1,
+    )
 
 
 def _draw_trend(axis: Axes, rejected: pd.DataFrame, column: str, colour: str) -> None:
@@ -273,6 +356,15 @@ def _draw_trend(axis: Axes, rejected: pd.DataFrame, column: str, colour: str) ->
         slope = paper_value("r.similarity") * y.std() / x.std()
         axis.plot(ends, y.mean() + slope * (ends - x.mean()), **style.PAPER_LINE)
     means = average_ci_by_similarity(rejected, column)
-    look: Look = {"fmt": "o-", "ms": 2.5, "capsize": 1.5, "color": colour}
     at = means["mean_similarity"]
-    style.draw_interval_bars(axis, means, "mean", at, "y", **look)
+    style.draw_interval_bars(
+        axis,
+        means,
+        "mean",
+        at,
+        "y",
+        fmt="o-",
+        ms=2.5,
+        capsize=1.5,
+        color=colour,
+    )

@@ -58,13 +58,25 @@ OTHER_COLOURS = ("#404040", "#8C8C8C")
 """Colours of models that are not published, in turn."""
 SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
 """A scale on all of which black text is readable."""
-PAPER_LINE: Look = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 0.8}
+PAPER_LINE: Look = {
+    "color": INK,
+    "linestyle": (0, (4, 2)),
+    "linewidth": 0.8,
+}
 """Dashed: a value of the paper."""
-CHANCE_LINE: Look = {"color": GREY, "linestyle": (0, (1, 1.5)), "linewidth": 1.0}
+CHANCE_LINE: Look = {
+    "color": GREY,
+    "linestyle": (0, (1, 1.5)),
+    "linewidth": 1.0,
+}
 """Dotted: what chance gives."""
 
 # The line and the marker of each system prompt, and of any other
-_SYSTEM_PROMPTS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
+_SYSTEM_PROMPTS = {
+    "none": (":", "o"),
+    "safety": ("-", "s"),
+    "strict": ("--", "^"),
+}
 _OTHER_SYSTEM_PROMPT = ("-.", "D")
 
 _STYLE_FILE = Path(__file__).with_name("paraguard.mplstyle")
@@ -116,7 +128,11 @@ def publish_figure(
     figure.set_layout_engine("none")
     figure.savefig(
         store.output_path("figures", f"{name}.pdf"),
-        metadata={"CreationDate": None, "Creator": None, "Producer": None},
+        metadata={
+            "CreationDate": None,
+            "Creator": None,
+            "Producer": None,
+        },
     )
     plt.close(figure)
     write_file(store.output_path("figures", f"{name}.csv"), panel, "panel", meta)
@@ -184,7 +200,12 @@ def name_panels(
     The labels are shown at the outer panels.
     """
     for axis, title in zip_longest(axes.flat, display_titles(systems)):
-        axis.set(title=title, xlabel=xlabel, ylabel=ylabel, visible=title is not None)
+        axis.set(
+            title=title,
+            xlabel=xlabel,
+            ylabel=ylabel,
+            visible=title is not None,
+        )
         axis.label_outer()
 
 
@@ -241,7 +262,13 @@ def name_lines(figure: Figure, axis: Axes) -> None:
     """Name what is drawn in a panel, in a line above the figure."""
     handles, names = axis.get_legend_handles_labels()
     place = "outside upper center"
-    figure.legend(handles, names, ncols=len(names), loc=place, frameon=False)
+    figure.legend(
+        handles,
+        names,
+        ncols=len(names),
+        loc=place,
+        frameon=False,
+    )
 
 
 def draw_interval_bars(
@@ -302,7 +329,14 @@ def label_line_ends(
             linewidth=0.8,
             **look,
         )
-        write_remark(axis, 1.23, place, name, of="x", va="center")
+        write_remark(
+            axis,
+            1.23,
+            place,
+            name,
+            of="x",
+            va="center",
+        )
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
