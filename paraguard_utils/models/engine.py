@@ -266,14 +266,16 @@ class Engine:
             answers = self._decode(prefilled, first, chances)
         rows: list[TraceRow] = [{}] * len(batch)
         for place, row, answer in zip(order, prefilled.rows, answers, strict=True):
-            rows[place] = row | self._describe(*answer)
+            tokens, finish_reason = answer
+            row["response"] = self._read(tokens)
+            row["finish_reason"] = finish_reason
+            rows[place] = row
         return rows
 
-    def _describe(self, tokens: list[int], finish_reason: str) -> TraceRow:
-        """Return the columns of a trace about an answer."""
-        text = self.tokenizer.decode(tokens, skip_special_tokens=not self.raw)
-        response = str(text) if self.raw else str(text).strip()
-        return {"response": response, "finish_reason": finish_reason}
+    def _read(self, tokens: list[int]) -> str:
+        """Return an answer's text."""
+        text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
+        return text if self.raw else text.strip()
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)

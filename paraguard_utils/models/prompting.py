@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paraguard_utils.errors import DataError, ModelError
+from paraguard_utils.parts import WHOLE, Shard
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.stores import WHOLE, Shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -20,8 +20,9 @@ from paraguard_utils.models.prompting import (
     Sampling,
     Workload,
 )
+from paraguard_utils.parts import WHOLE, Parts, Shard
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.stores import WHOLE, CorpusFiles, Parts, Shard, Store
+from paraguard_utils.stores import CorpusFiles, Store
 from paraguard_utils.text import replace_control
 
 MAX_PARTS = 200  # parts above which we merge them; a server's answers come one by one
