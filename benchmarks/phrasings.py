@@ -356,9 +356,8 @@ def triggers_cell(task):
         if effect:
             z = z + effect * tested[name][1]
         labels = pd.DataFrame({"label": np.where(z > 0, "reject", "accept")})
-        table = triggers.trigger_table("drawn", corpus, labels, tested).set_index(
-            "term"
-        )
+        system = System.of("drawn", corpus, labels)
+        table = triggers.trigger_table(system, tested).set_index("term")
         hit = table["trigger"].any() if not effect else table.loc[name, "trigger"]
         found[name].append(
             (hit, table.loc[name, "n_clusters"] if effect else len(table))

@@ -35,6 +35,7 @@ TESTS = {
     "local": "trace_store shards faults",
     "prompting": "trace_store faults",
     "stores": "stores trace_store",
+    "parts": "stores trace_store",
     "refusals": "refusals project",
     "gates": "gates corpus",
     "text": "gates corpus",
@@ -380,25 +381,25 @@ FAULTS = [
     ),
     Fault(
         "triggers.conditional_odds_ratio",
-        "2 * min(null[: at + 1].sum(), null[at:].sum())",
-        "null[at:].sum()",
+        "2 * min(below, above)",
+        "above",
     ),
     Fault(
         "triggers.conditional_odds_ratio",
-        "root(0.025, tails[1])",
-        "root(0.05, tails[1])",
+        "solve(0.025, (outcomes <= observed)",
+        "solve(0.05, (outcomes <= observed)",
+    ),
+    Fault(
+        "triggers._refused_shares",
+        'counts["refused"] - counts["both"]',
+        'counts["refused"]',
     ),
     Fault(
         "triggers.trigger_table",
-        "(refused - both) / (n - exposed)",
-        "refused / (n - exposed)",
+        'adjust_holm(table["p"])',
+        'adjust_holm(table["p"].where(table["n_clusters"] > 0))',
     ),
-    Fault(
-        "triggers.trigger_table",
-        'adjust_holm(found["p"])',
-        'adjust_holm(found["p"].where(found["n_clusters"] > 0))',
-    ),
-    Fault("triggers.trigger_table", " & is_scored(labels)", ""),
+    Fault("triggers.trigger_table", "near & system.is_scored", "near"),
     Fault(
         "verdicts._judge_twins",
         "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE",
@@ -426,9 +427,9 @@ FAULTS = [
         "average_estimates(control) - average_estimates(tuned)",
     ),
     Fault(
-        "stores.Parts",
-        'f"part-{max(taken, default=-1) + 1:06d}.parquet"',
-        'f"part-{max(taken, default=0):06d}.parquet"',
+        "parts.Parts",
+        'f"part-{last + 1:06d}.parquet"',
+        'f"part-{max(last, 0):06d}.parquet"',
     ),
     Fault(
         "disagreement.too_few_for_disagreement",

@@ -1,8 +1,9 @@
-"""Test which charged words make a system refuse, by matched pairs inside clusters
-(ours; `docs/method.md`).
+"""Test which charged words make a system refuse, by matched pairs inside clusters.
+
+All of it is ours (`docs/method.md`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -10,152 +11,202 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
 
-from paraguard_utils.analysis.evaluation import is_scored
+from paraguard_lab.core.inference import adjust_holm
+from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES
-from paraguard_utils.core.estimates import adjust_holm
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Corpus, Table
 
-# A term or family is tested if so many clusters hold near-copies with it and without it
 MIN_VARIED_CLUSTERS = 8
-MAX_LOG_ODDS = 30.0  # the largest logarithm of an odds ratio that is searched
-TermExposure: TypeAlias = tuple[
-    str, np.ndarray
-]  # "term" or "family", and which prompts hold something of it
+"""Clusters that must hold near-copies with a term and without it for a test."""
+
+MAX_LOG_ODDS = 30.0
+"""The largest logarithm of an odds ratio that is searched."""
+
+_TESTED_COLUMNS = [
+    "system",
+    "term",
+    "kind",
+    "n_clusters",
+    "frr_exposed",
+    "frr_unexposed",
+    "odds_ratio",
+    "odds_ratio_low",
+    "odds_ratio_high",
+    "p",
+]
+
+TermExposure: TypeAlias = tuple[str, np.ndarray]
+""""term" or "family", and which prompts hold something of it."""
 
 
 def find_exposures(
-    corpus: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]
+    prompts: Corpus, terms: Mapping[str, Sequence[bool]], families: Mapping[str, str]
 ) -> dict[str, TermExposure]:
-    """Find the terms, and the families of terms, that vary in enough clusters of a
-    corpus to be tested.
+    """Find the terms and families of terms that vary in enough clusters to be tested.
 
-    Terms tell which prompts hold them, in corpus order (`risk.match_charged_terms`);
-    families are by term.
+    Parameters
+    ----------
+    prompts : Corpus
+    terms : mapping of str to sequence of bool
+        Which prompts hold each term (`charged.match_charged_terms`).
+    families : mapping of str to str
+        The family of each term.
     """
-    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
     hits = pd.DataFrame(dict(terms))
-    found = {name: ("term", hits[name].to_numpy()) for name in hits}
+    exposures = {name: ("term", hits[name].to_numpy()) for name in hits}
     for family in sorted({families[name] for name in hits}):
-        own = [name for name in hits if families[name] == family]
-        found[family] = ("family", hits[own].any(axis=1).to_numpy())
-    groups = corpus["cluster_id"].to_numpy()[near]
-    shares = {
-        name: pd.Series(exposed[near]).groupby(groups).mean()
-        for name, (_, exposed) in found.items()
-    }
-    varied = {name: ((own > 0) & (own < 1)).sum() for name, own in shares.items()}
-    return {name: found[name] for name in found if varied[name] >= MIN_VARIED_CLUSTERS}
+        members = [name for name in hits if families[name] == family]
+        exposures[family] = ("family", hits[members].any(axis=1).to_numpy())
+    near = prompts["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
+    ids = prompts["cluster_id"].to_numpy()[near]
+    tested = {}
+    for name, (kind, holds) in exposures.items():
+        share = pd.Series(holds[near]).groupby(ids).mean()
+        n_varied = ((share > 0) & (share < 1)).sum()
+        if n_varied >= MIN_VARIED_CLUSTERS:
+            tested[name] = (kind, holds)
+    return tested
 
 
 def conditional_odds_ratio(
     n: np.ndarray, exposed: np.ndarray, refused: np.ndarray, both: np.ndarray
 ) -> tuple[float, float, float, float]:
-    """Estimate a common odds ratio over clusters, given their margins: the exact
-    conditional test.
+    """Estimate a common odds ratio over clusters, given their margins.
 
-    Breslow and Day, Statistical Methods in Cancer Research I (1980), section 7. The
-    arguments count each cluster's prompts, exposed ones, refused ones, and those that
-    are both. Return the conditional maximum likelihood estimate, the exact 95 %
-    interval (0 or infinite where the data do not bound it) and the two-sided p (twice
-    the smaller tail). If the margins allow one outcome only, p is 1 and the rest NaN.
+    It is the exact conditional test of Breslow and Day, Statistical Methods in Cancer
+    Research I (1980), section 7.
+
+    Parameters
+    ----------
+    n, exposed, refused, both : numpy.ndarray of int, shape (clusters,)
+        Each cluster's prompts, exposed ones, refused ones, and those that are both.
+
+    Returns
+    -------
+    ratio, low, high, p : float
+        The conditional maximum likelihood estimate, the exact 95 % interval (0 or
+        infinite where the data do not bound it) and the two-sided p (twice the smaller
+        tail). If the margins allow one outcome only, p is 1 and the rest NaN.
     """
-    first, weights = 0, np.ones(1)
-    for size, x, r in zip(n, exposed, refused, strict=True):
-        low, high = max(0, x + r - size), min(x, r)
-        ways = np.array(
-            [comb(x, t) * comb(size - x, r - t) for t in range(low, high + 1)]
-        )
-        first, weights = first + low, np.convolve(weights, ways / ways.sum())
-    values, at = np.arange(len(weights)), int(both.sum()) - first
-    logs = np.log(weights)
+    least, ways = _count_outcomes(n, exposed, refused)
+    if len(ways) == 1:
+        return np.nan, np.nan, np.nan, 1.0
+    outcomes = np.arange(len(ways))
+    observed = int(both.sum()) - least
+    log_ways = np.log(ways)
 
     def probabilities(beta: float) -> np.ndarray:
-        own = logs + beta * values
-        return np.exp(own - logsumexp(own))
+        """Return the probability of each outcome at this log odds ratio."""
+        terms = log_ways + beta * outcomes
+        return np.exp(terms - logsumexp(terms))
+
+    def solve(wanted: float, statistic: np.ndarray) -> float:
+        """Return the log odds ratio at which a statistic has the wanted mean."""
+
+        def miss(beta: float) -> float:
+            return probabilities(beta) @ statistic - wanted
+
+        return float(brentq(miss, -MAX_LOG_ODDS, MAX_LOG_ODDS))
 
     null = probabilities(0.0)
-    p = float(min(1.0, 2 * min(null[: at + 1].sum(), null[at:].sum())))
-    if len(weights) == 1:
-        return np.nan, np.nan, np.nan, 1.0
-
-    def root(system: float, statistic: np.ndarray) -> float:
-        return float(
-            brentq(
-                lambda beta: probabilities(beta) @ statistic - system,
-                -MAX_LOG_ODDS,
-                MAX_LOG_ODDS,
-            )
-        )
-
-    tails, top = (
-        ((values >= at).astype(float), (values <= at).astype(float)),
-        len(weights) - 1,
-    )
-    beta = (
-        -np.inf if at == 0 else np.inf if at == top else root(at, values.astype(float))
-    )
-    low = -np.inf if at == 0 else root(0.025, tails[0])
-    high = np.inf if at == top else root(0.025, tails[1])
+    below = null[: observed + 1].sum()
+    above = null[observed:].sum()
+    p = float(min(1.0, 2 * min(below, above)))
+    beta = low = -np.inf
+    high = np.inf
+    if observed > 0:
+        low = solve(0.025, (outcomes >= observed).astype(float))
+        beta = np.inf
+    if observed < len(ways) - 1:
+        high = solve(0.025, (outcomes <= observed).astype(float))
+        if observed > 0:
+            beta = solve(observed, outcomes.astype(float))
     return float(np.exp(beta)), float(np.exp(low)), float(np.exp(high)), p
 
 
-def trigger_table(
-    system: str, corpus: Corpus, labels: Labels, tested: dict[str, TermExposure]
-) -> Table:
+def _count_outcomes(
+    n: np.ndarray, exposed: np.ndarray, refused: np.ndarray
+) -> tuple[int, np.ndarray]:
+    """Count the ways to each sum of `both` over clusters, up to a factor.
+
+    The first result is the least sum, to which the first count belongs.
+    """
+    least = 0
+    ways = np.ones(1)
+    for size, x, r in zip(n, exposed, refused, strict=True):
+        low = max(0, x + r - size)
+        counts = np.arange(low, min(x, r) + 1)
+        of_cluster = comb(x, counts) * comb(size - x, r - counts)
+        least += low
+        ways = np.convolve(ways, of_cluster / of_cluster.sum())
+    return least, ways
+
+
+def trigger_table(system: System, exposures: Mapping[str, TermExposure]) -> Table:
     """Test the terms and families from `find_exposures` on one system.
 
-    Corpus and labels are in the same order.
-
-    Columns: system, term, kind, n_clusters (that hold exposed and unexposed
-    near-copies, and both decisions: the others say nothing), frr_exposed and
-    frr_unexposed (shares refused in the clusters with both exposures), odds_ratio with
-    its interval, p, p_holm (over all rows), trigger, system prompt (of the system), leads
-    (the smallest p, put first).
+    Returns
+    -------
+    Table
+        The smallest p first. Columns: system, term, kind, n_clusters (that hold exposed
+        and unexposed near-copies, and both decisions: the others say nothing),
+        frr_exposed and frr_unexposed (shares refused in the clusters with both
+        exposures), odds_ratio with its interval, p, p_holm (over all rows), trigger,
+        instruction (of the system), leads (the first row).
     """
-    near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy() & is_scored(labels)
-    refused = (labels["label"] == "reject").to_numpy()
-    frame = pd.DataFrame(
-        {"cluster": corpus["cluster_id"].to_numpy(), "refused": refused, "n": 1}
-    )[near]
+    near = system.prompts["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
+    used = near & system.is_scored
+    cluster = system.prompts["cluster_id"].to_numpy()[used]
+    refused = system.refused[used] == 1
     rows = []
-    for name, (kind, holds) in tested.items():
-        own = frame.assign(exposed=holds[near])
-        sums = own.assign(both=own["exposed"] & own["refused"]).groupby("cluster").sum()
-        varied = sums[(sums["exposed"] > 0) & (sums["exposed"] < sums["n"])]
-        telling = varied[(varied["refused"] > 0) & (varied["refused"] < varied["n"])]
-        keys = ["n", "exposed", "refused", "both"]
-        n, exposed, refused, both = varied[keys].sum()
-        shares = (
-            (both / exposed, (refused - both) / (n - exposed))
-            if len(varied)
-            else (np.nan, np.nan)
+    for name, (kind, holds) in exposures.items():
+        decisions = pd.DataFrame({"n": 1, "exposed": holds[used], "refused": refused})
+        decisions["both"] = decisions["exposed"] & decisions["refused"]
+        counts = decisions.groupby(cluster).sum()
+        varied = counts[_varies(counts["exposed"], counts["n"])]
+        informative = varied[_varies(varied["refused"], varied["n"])]
+        ratio, low, high, p = conditional_odds_ratio(*informative.to_numpy(int).T)
+        rows.append(
+            {
+                "system": system.name,
+                "term": name,
+                "kind": kind,
+                "n_clusters": len(informative),
+                **_refused_shares(varied.sum()),
+                "odds_ratio": ratio,
+                "odds_ratio_low": low,
+                "odds_ratio_high": high,
+                "p": p,
+            }
         )
-        odds = conditional_odds_ratio(*telling[keys].to_numpy(int).T)
-        rows.append((system, name, kind, len(telling), *shares, *odds))
-    rates, ratio = (
-        ["frr_exposed", "frr_unexposed"],
-        [
-            "odds_ratio",
-            "odds_ratio_low",
-            "odds_ratio_high",
-        ],
-    )
-    found = pd.DataFrame(
-        rows, columns=["system", "term", "kind", "n_clusters", *rates, *ratio, "p"]
-    )
-    found["p_holm"] = adjust_holm(found["p"])
-    trigger = (found["p_holm"] < 0.05) & (found["odds_ratio"] > 1)
-    found = found.assign(trigger=trigger, instruction=system.rpartition("--")[2])
-    return found.sort_values(["p", "term"], ignore_index=True).assign(
-        leads=lambda rows: rows.index == 0
-    )
+    table = pd.DataFrame(rows, columns=_TESTED_COLUMNS)
+    table["p_holm"] = adjust_holm(table["p"])
+    table["trigger"] = (table["p_holm"] < 0.05) & (table["odds_ratio"] > 1)
+    table["instruction"] = system.name.rpartition("--")[2]
+    table = table.sort_values(["p", "term"], ignore_index=True)
+    return table.assign(leads=table.index == 0)
+
+
+def _varies(part: pd.Series, n: pd.Series) -> pd.Series:
+    """Mark the clusters of which some prompts, and not all, are in a part."""
+    return (part > 0) & (part < n)
+
+
+def _refused_shares(counts: pd.Series) -> dict[str, float]:
+    """Return the shares refused of exposed and of unexposed prompts; NaN without any."""
+    if not counts["n"]:
+        return {"frr_exposed": np.nan, "frr_unexposed": np.nan}
+    unexposed = counts["n"] - counts["exposed"]
+    refused_unexposed = counts["refused"] - counts["both"]
+    return {
+        "frr_exposed": counts["both"] / counts["exposed"],
+        "frr_unexposed": refused_unexposed / unexposed,
+    }
 
 
 def stack_trigger_tables(
-    corpus: Corpus, labels: Mapping[str, Labels], tested: dict[str, TermExposure]
+    systems: Iterable[System], exposures: Mapping[str, TermExposure]
 ) -> Table:
     """Stack the rows of `trigger_table` of several systems."""
-    return pd.concat(
-        [trigger_table(name, corpus, own, tested) for name, own in labels.items()],
-        ignore_index=True,
-    )
+    tables = [trigger_table(system, exposures) for system in systems]
+    return pd.concat(tables, ignore_index=True)

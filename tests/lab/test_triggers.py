@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats.contingency import odds_ratio
+from worlds import systems
 
 from paraguard_lab.analysis import triggers
+from paraguard_utils.analysis.system import System
 
 NEARLY = {"rel": 1e-4}
 """As near as scipy looks for an odds ratio."""
@@ -234,7 +236,7 @@ def test_a_table_by_hand():
     corpus, labels, exposed = frames(*(word + "laxhb-" for word in clusters), "srxoax")
     none = ("family", np.zeros(len(exposed), bool))
     tested = {"word": ("term", exposed), "none": none}
-    table = triggers.trigger_table("m--safety", corpus, labels, tested)
+    table = triggers.trigger_table(System.of("m--safety", corpus, labels), tested)
     assert table["term"].tolist() == ["word", "none"] and table["kind"].tolist() == [
         "term",
         "family",
@@ -269,7 +271,7 @@ def test_a_trigger_stands_against_all_that_was_tested(others, trigger):
     corpus, labels, exposed = frames(*["srxoa-"] * 8)
     nothing = ("term", np.zeros(16, bool))
     tested = {f"other{i}": nothing for i in range(others)} | {"word": ("term", exposed)}
-    row = triggers.trigger_table("m--safety", corpus, labels, tested).iloc[0]
+    row = triggers.trigger_table(System.of("m--safety", corpus, labels), tested).iloc[0]
     assert row["term"] == "word" and row["p_holm"] == pytest.approx(
         (others + 1) * 2 / 2**8
     )
@@ -284,7 +286,9 @@ def test_systems_are_adjusted_on_their_own():
         "m--safety": labels,
         "guard": labels.assign(label="accept"),
     }
-    table = triggers.stack_trigger_tables(corpus, labels, {"word": ("term", exposed)})
+    table = triggers.stack_trigger_tables(
+        systems(corpus, labels), {"word": ("term", exposed)}
+    )
     assert (
         table["p_holm"].tolist()
         == table["p"].tolist()
