@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.inference import estimate_kappa
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.analysis.system import System
@@ -107,8 +108,8 @@ def main(name=""):
         ).items():
             known = read.dropna(subset=[one, other])
             ids = known["prompt_id"].str.rpartition("-")[0]
-            kappa = groups.kappa(
-                ids, known[one].eq("reject"), known[other].eq("reject")
+            kappa = estimate_kappa(
+                groups, ids, known[one].eq("reject"), known[other].eq("reject")
             )
             rows.append(
                 {"language": language, "about": about, "n": len(known)}

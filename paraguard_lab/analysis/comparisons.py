@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.core.estimates import Estimate, adjust_holm
+from paraguard_lab.core.inference import adjust_holm
+from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.measures import HEADLINE_MEASURES
 from paraguard_utils.schemas import Table
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.inference import POWER_ERRORS
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import confusion, pipeline
@@ -20,7 +21,6 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import (
-    POWER_ERRORS,
     SEED,
     ClusterBootstrap,
     Estimate,

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr, ndtri
 
+from paraguard_lab.core.inference import adjust_holm
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.estimates import adjust_holm, to_columns
+from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
 

@@ -20,12 +20,13 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from paraguard_lab.core.inference import exact_share
 from paraguard_lab.corpus import benchmarks, charged, fluency, paraphrase
 from paraguard_utils import paths, stores
-from paraguard_utils.core.estimates import exact_share
 from paraguard_utils.core.strategies import SEED as SEED_STRATEGY
 from paraguard_utils.corpus import fidelity, gates, risk, xstest
 from paraguard_utils.models import encoder, loading, weights
+from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import Corpus, Seeds, Table
 from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
 from paraguard_utils.text import match_key
@@ -113,7 +114,7 @@ def build_corpus(order: Order) -> Built:
     """
     path = order.files.output_path("corpus")
     digest = _digest(order)
-    with stores.Parts(path, "judged", digest) as parts:
+    with Parts(path, "judged", digest) as parts:
         rows = pd.concat(list(_make_parts(order, parts, digest)), ignore_index=True)
         return _assemble(order, rows)
 
@@ -146,7 +147,7 @@ def _assemble(order: Order, parts: pd.DataFrame) -> Built:
 
 
 def _make_parts(
-    order: Order, parts: stores.Parts, digest: str
+    order: Order, parts: Parts, digest: str
 ) -> Iterator[pd.DataFrame]:
     """Yield parts, kept or new ones, until enough clusters are complete."""
     chain = hashlib.sha256(digest.encode())

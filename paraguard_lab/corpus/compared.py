@@ -4,8 +4,9 @@ import sys
 
 import pandas as pd
 
+from paraguard_lab.core.inference import exact_share
 from paraguard_lab.corpus import benchmarks, paraphrase, writer
-from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.corpus.gates import passes_alone
 from paraguard_utils.errors import Missing

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.inference import estimate_kappa, exact_share
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import (
     SEED,
     ClusterBootstrap,
-    exact_share,
     to_columns,
 )
 from paraguard_utils.core.strategies import SEED as SEED_STRATEGY
@@ -137,7 +137,7 @@ def _agreement(
     second: pd.Series,
 ) -> dict[str, float]:
     """Return how many of two readers' marks are equal, and Cohen's kappa."""
-    kappa = clusters.kappa(ids, first, second)
+    kappa = estimate_kappa(clusters, ids, first, second)
     return {"equal": int((first == second).sum())} | to_columns({"kappa": kappa})
 
 

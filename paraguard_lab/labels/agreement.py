@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from paraguard_lab.core.inference import estimate_kappa
 from paraguard_lab.labels import judge
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis.system import System
@@ -373,7 +374,7 @@ def estimate_agreement(
     ids = np.asarray(cluster_ids, object)
     found = np.asarray(found, bool)
     wanted = np.asarray(wanted, bool)
-    kappa = clusters.kappa(ids, found, wanted)
+    kappa = estimate_kappa(clusters, ids, found, wanted)
     finite = kappa.draws[np.isfinite(kappa.draws)]
     if len(set(finite)) < 2:  # resampling shows no spread
         kappa = Estimate(kappa.value, np.nan, np.nan, kappa.draws)

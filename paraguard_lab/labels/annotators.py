@@ -5,8 +5,9 @@ They read blind, and are no substitute for people (`docs/method.md`, Labels).
 
 import pandas as pd
 
+from paraguard_lab.core.inference import estimate_kappa, exact_share
 from paraguard_lab.labels.agreement import estimate_agreement
-from paraguard_utils.core.estimates import ClusterBootstrap, exact_share, to_columns
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.labels.annotations import MIN_LABEL_PRECISION
 from paraguard_utils.schemas import Table
 
@@ -35,7 +36,7 @@ def compare_readers(both: pd.DataFrame) -> Table:
             "first": first.sum(),
             "second": second.sum(),
         }
-        kappa = clusters.kappa(ids, first, second)
+        kappa = estimate_kappa(clusters, ids, first, second)
         rows.append(row | to_columns({"kappa": kappa}))
     return pd.DataFrame(rows)
 

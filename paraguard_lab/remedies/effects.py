@@ -11,6 +11,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from paraguard_lab.analysis import predictions
+from paraguard_lab.core.inference import POWER_ERRORS
 from paraguard_lab.remedies import decisions, first_token, utility, verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_lab.remedies.contract import Remedy
@@ -29,7 +30,6 @@ from paraguard_utils.analysis import guarded
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import (
-    POWER_ERRORS,
     ClusterBootstrap,
     Estimate,
     binomial_interval,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.inference import adjust_holm
 from paraguard_lab.remedies.catalogue import UNTOUCHED
-from paraguard_utils.core import estimates
 from paraguard_utils.core.estimates import Estimate, to_columns
 from paraguard_utils.schemas import Table
 
@@ -31,7 +31,7 @@ def add_remedy_verdicts(frame: Table) -> Table:
     change, and "" for each.
     """
     of_remedy = frame["role"].eq("remedy")
-    adjusted = estimates.adjust_holm(frame["over_p"].where(of_remedy))
+    adjusted = adjust_holm(frame["over_p"].where(of_remedy))
     frame = frame.assign(over_p_holm=adjusted)
     verdicts = []
     for row in frame.to_dict("records"):

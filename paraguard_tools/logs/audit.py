@@ -436,7 +436,7 @@ def _measure_neighbours(
     frame = pd.DataFrame(
         {"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)}
     )
-    dr = disagreement.estimate_neighbour_disagreement(
+    dr = neighbours.estimate_neighbour_disagreement(
         clusters, near.groups, refused, near.near, near.near_rejected
     )
     found = _Estimates(frr=_rate(clusters, frame), dr=dr)

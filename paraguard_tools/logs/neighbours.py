@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paraguard_utils.core.confusion import THETA
-from paraguard_utils.core.estimates import SEED
+from paraguard_utils.core.disagreement import bootstrap_log_ratio
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
 
 _MAX_EXACT_PROMPTS = 20_000  # up to this number of prompts, every pair is compared
@@ -97,3 +98,37 @@ def _search(units: np.ndarray, theta: float) -> Iterator[np.ndarray]:
     similar, found = index.search(units, _MAX_HNSW_NEIGHBOURS + 1)
     kept = (similar >= theta) & (found >= 0) & (found != np.arange(len(units))[:, None])
     yield from (own[there] for own, there in zip(found, kept, strict=True))
+
+
+def estimate_neighbour_disagreement(
+    clusters: ClusterBootstrap,
+    groups: np.ndarray,
+    rejected: np.ndarray,
+    near: np.ndarray,
+    near_rejected: np.ndarray,
+) -> Estimate:
+    """Estimate DR without clusters: a prompt's near neighbours are its paraphrases.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+        The groups, which are resampled.
+    groups : numpy.ndarray of int, shape (n,)
+        Group of each prompt.
+    rejected : numpy.ndarray of bool, shape (n,)
+    near, near_rejected : numpy.ndarray of int, shape (n,)
+        How many neighbours each prompt has, itself left out, and how many of them are
+        rejected.
+
+    Returns
+    -------
+    Estimate
+        NaN if all prompts are decided alike, if none has a neighbour, or if all are
+        neighbours of all.
+    """
+    opposite = np.where(rejected, near - near_rejected, near_rejected).astype(float)
+    share = np.divide(opposite, near, out=np.zeros(len(opposite)), where=near > 0)
+    # In the order of `disagreement.cluster_sums`
+    columns = [share, near > 0, np.ones(len(share)), rejected, opposite, near + 1.0]
+    sums = [clusters.sums(groups, column) for column in columns]
+    return bootstrap_log_ratio(clusters, np.stack(sums, axis=-1))

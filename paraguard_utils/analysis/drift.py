@@ -55,7 +55,6 @@ class DriftCache:
     """
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        self.words = find_words(traces)
         rows = find_token_rows(traces, tokens)
         used, place = np.unique(_join(rows), return_inverse=True)
         embeddings = np.empty((0, 1))
@@ -65,13 +64,6 @@ class DriftCache:
         self.rows = np.split(place, _ends(rows))[:-1]  # of `units`, for each prompt
         self._pairs = np.empty(0, int)  # those computed so far, in ascending order
         self._drifts = np.empty(0)
-
-    def has_words_of(self, traces: Traces) -> bool:
-        """Return whether other traces hold the same words, so that Drift is equal."""
-        others = find_words(traces)
-        return len(others) == len(self.words) and all(
-            map(np.array_equal, others, self.words)
-        )
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Return Drift, in [0, 1], of pairs of row numbers; all of shape (m,)."""

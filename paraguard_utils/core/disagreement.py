@@ -151,8 +151,8 @@ def cluster_sums(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
         0. the prompts' shares of paraphrases that are decided otherwise, summed;
         1. prompts with a paraphrase; 2. prompts; 3. rejections; 4. ordered pairs of
         paraphrases decided differently; 5. ordered pairs within the cluster, each
-        prompt with itself included. Sums 1 and 2 differ only without clusters
-        (`estimate_neighbour_disagreement`).
+        prompt with itself included. Sums 1 and 2 only differ if DR is of neighbours
+        instead of clusters.
     """
     n, rejected = np.broadcast_arrays(np.asarray(n, float), np.asarray(rejected, float))
     opposite_pairs = 2 * rejected * (n - rejected)
@@ -251,40 +251,6 @@ def _sums_by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.nd
     codes = clusters.codes.loc[decided["cluster_id"]]
     sums[codes] = cluster_sums(decided["n"], decided["rejected"])
     return sums
-
-
-def estimate_neighbour_disagreement(
-    clusters: ClusterBootstrap,
-    groups: np.ndarray,
-    rejected: np.ndarray,
-    near: np.ndarray,
-    near_rejected: np.ndarray,
-) -> Estimate:
-    """Estimate DR without clusters: a prompt's near neighbours are its paraphrases.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-        The groups, which are resampled.
-    groups : numpy.ndarray of int, shape (n,)
-        Group of each prompt.
-    rejected : numpy.ndarray of bool, shape (n,)
-    near, near_rejected : numpy.ndarray of int, shape (n,)
-        How many neighbours each prompt has, itself left out, and how many of them are
-        rejected.
-
-    Returns
-    -------
-    Estimate
-        NaN if all prompts are decided alike, if none has a neighbour, or if all are
-        neighbours of all.
-    """
-    opposite = np.where(rejected, near - near_rejected, near_rejected).astype(float)
-    share = np.divide(opposite, near, out=np.zeros(len(opposite)), where=near > 0)
-    # In the order of `cluster_sums`
-    columns = [share, near > 0, np.ones(len(share)), rejected, opposite, near + 1.0]
-    sums = [clusters.sums(groups, column) for column in columns]
-    return bootstrap_log_ratio(clusters, np.stack(sums, axis=-1))
 
 
 def bootstrap_log_ratio(

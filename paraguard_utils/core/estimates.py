@@ -7,7 +7,6 @@ interval on its clusters instead (`docs/method.md`, Intervals and comparisons).
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from statistics import NormalDist
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -25,9 +24,6 @@ MIN_MIXED = 10
 """With fewer clusters decided both ways than this, percentile intervals are too narrow
 to judge the excess.
 """
-
-POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
-"""Standard errors of the smallest change that four of five samples would show."""
 
 MAX_SEPARATE_CLUSTERS = 20_000
 """Above this number, equal clusters are resampled together: a million have a few
@@ -306,19 +302,6 @@ class ClusterBootstrap:
         columns = [np.ones(len(x)), a, b, a * a, b * b, a * b]
         return self.estimate(_correlation, *self._sum_columns(cluster_ids, columns))
 
-    def kappa(self, cluster_ids: Strings, first: Strings, second: Strings) -> Estimate:
-        """Estimate Cohen's kappa of two labellings by any sortable labels, in [-1, 1].
-
-        It is NaN without labels and, in a resample too, if both use one and the same
-        label only.
-        """
-        first = np.asarray(first)
-        second = np.asarray(second)
-        columns = [np.ones(len(first)), first == second]
-        for label in np.union1d(first, second):
-            columns += [first == label, second == label]
-        return self.estimate(_kappa, *self._sum_columns(cluster_ids, columns))
-
 
 def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
     return total / n
@@ -346,18 +329,6 @@ def _correlation(
     known = (variance_x > _MIN_VARIANCE) & (variance_y > _MIN_VARIANCE)
     r = (xy / n - x * y / n**2) / np.sqrt(variance_x * variance_y)
     return np.where(known, r, np.nan)
-
-
-def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
-    """Return Cohen's kappa from how often two labellings use each label.
-
-    `uses` has the first and the second labelling's, label after label.
-    """
-    both = np.zeros_like(n)
-    for first, second in zip(uses[::2], uses[1::2], strict=True):
-        both = both + first * second
-    chance = both / n**2
-    return (equal / n - chance) / (1 - chance)
 
 
 Statistic: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -511,41 +482,6 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
 
     low, high = binomtest(hits, n).proportion_ci(method=method)
     return float(low), float(high)
-
-
-def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
-    """Return `name`, `name`_low and _high, the share of n independent trials.
-
-    The interval is Clopper-Pearson's; NaN if n is 0.
-    """
-    share = (np.nan, np.nan, np.nan)
-    if n:
-        low, high = binomial_interval(hits, n)
-        share = (hits / n, low, high)
-    return to_columns({name: share})
-
-
-def adjust_holm(p: pd.Series) -> np.ndarray:
-    """Adjust p-values for the number of tests, by Holm's step-down procedure.
-
-    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none
-    may become smaller than the one before it, or larger than 1. NaN stays NaN and
-    counts as no test.
-
-    Examples
-    --------
-    >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
-    array([0.03,  nan, 0.06, 0.06])
-    """
-    values = p.to_numpy(float)
-    n_tests = int(p.notna().sum())
-    ascending = np.argsort(values)[:n_tests]  # NaN sorts last
-    adjusted = np.full(len(values), np.nan)
-    largest = 0.0
-    for rank, row in enumerate(ascending):
-        largest = max(largest, values[row] * (n_tests - rank))
-        adjusted[row] = min(largest, 1.0)
-    return adjusted
 
 
 def to_columns(estimates: Mapping[str, tuple[float, float, float]]) -> dict[str, float]:

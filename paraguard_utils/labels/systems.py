@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.core import decisions, disagreement
+from paraguard_utils.core import decisions, until_sure
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
@@ -118,7 +118,7 @@ def _ask_until_sure(
                 trial=True,
             )
             decide = partial(_decide_clusters, model=model, query=query)
-            verdict = disagreement.judge_until_sure(order, decide, settings.stop)
+            verdict = until_sure.judge_until_sure(order, decide, settings.stop)
             system = prompting.make_system_name(model.name, system_prompt)
             print(f"{system}: {verdict.line}")
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
+from paraguard_lab.core.inference import estimate_kappa
 from paraguard_lab.corpus import fidelity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
@@ -118,7 +119,7 @@ def test_kappa_is_scikit_learn_s_in_every_resample(pairs):
     first, second = map(np.array, zip(*pairs, strict=True))
     ids = np.arange(len(pairs)) // 2  # two pairs a cluster
     clusters = ClusterBootstrap(ids, resamples=20)
-    found = clusters.kappa(ids, first, second)
+    found = estimate_kappa(clusters, ids, first, second)
 
     def wanted(weights):
         used = set(first[weights > 0]) | set(second[weights > 0])

@@ -441,7 +441,7 @@ def test_neighbours_stand_for_clusters():
     by_cluster = disagreement.estimate_disagreement(
         ClusterBootstrap(range(200)), counts
     )
-    by_near = disagreement.estimate_neighbour_disagreement(
+    by_near = neighbours.estimate_neighbour_disagreement(
         ClusterBootstrap(near.groups),
         near.groups,
         rejected,
@@ -452,12 +452,12 @@ def test_neighbours_stand_for_clusters():
     # every prompt's neighbours are its cluster: the same number
     others = counts["rejected"].to_numpy()[groups] - rejected
     clusters = ClusterBootstrap(groups)
-    own = disagreement.estimate_neighbour_disagreement(
+    own = neighbours.estimate_neighbour_disagreement(
         clusters, groups, rejected, np.full(800, 3), others
     )
     assert own[0] == pytest.approx(by_cluster[0], rel=1e-12)
     none = np.zeros(800, int)
-    alone = disagreement.estimate_neighbour_disagreement(
+    alone = neighbours.estimate_neighbour_disagreement(
         clusters, groups, rejected, none, none
     )
     assert np.isnan(alone).all()

@@ -2,20 +2,15 @@
 quotients.
 """
 
-
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from statsmodels.stats.multitest import multipletests
 
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Studentized,
-    adjust_holm,
-    exact_share,
     ratio_of_totals,
     studentize,
 )
@@ -75,9 +70,6 @@ def test_all_or_none_is_exact_on_clusters():
     assert clusters.share(list("aaabbbccc"), np.ones(9)) == pytest.approx(
         (1, 0.025 ** (1 / 3), 1)
     )
-    # of prompts on their own, all of which are trials
-    assert exact_share(0, 9)["share_high"] == pytest.approx(1 - 0.025 ** (1 / 9))
-    assert np.isnan(list(exact_share(0, 0).values())).all()
 
 
 def test_shares_of_clusters_by_hand():
@@ -278,20 +270,3 @@ def test_the_same_clusters_have_the_same_resamples():
     one, same, other = (ClusterBootstrap(list("abc"), 50, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.counts, same.counts)
     assert not np.array_equal(one.counts, other.counts)
-
-
-def test_statsmodels_adjusts_alike():
-    p = np.concatenate(
-        [np.random.default_rng(1).random(20) ** 4, [0.0, 1.0, 0.01, 0.01]]
-    )  # ties, and what is above 1
-    np.testing.assert_allclose(
-        adjust_holm(pd.Series(p)), multipletests(p, method="holm")[1], rtol=1e-12
-    )
-
-
-def test_holm_by_hand():
-    # three p: 0.01 * 3, 0.03 * 2, and 0.04 * 1, which may not be the smaller: 0.06
-    assert adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(
-        [0.03, np.nan, 0.06, 0.06], nan_ok=True
-    )
-    assert np.isnan(adjust_holm(pd.Series([np.nan, np.nan]))).all()

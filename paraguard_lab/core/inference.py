@@ -1,0 +1,90 @@
+"""Agreement, exact shares and corrections for several tests, beside `core.estimates`.
+
+The method is in `docs/method.md`, Intervals and comparisons.
+"""
+
+from statistics import NormalDist
+
+import numpy as np
+import pandas as pd
+
+from paraguard_utils.core.estimates import (
+    ClusterBootstrap,
+    Estimate,
+    Strings,
+    binomial_interval,
+    to_columns,
+)
+
+POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
+"""Standard errors of the smallest change that four of five samples would show."""
+
+
+def estimate_kappa(
+    clusters: ClusterBootstrap, cluster_ids: Strings, first: Strings, second: Strings
+) -> Estimate:
+    """Estimate Cohen's kappa of two labellings by any sortable labels, in [-1, 1].
+
+    It is NaN without labels and, in a resample too, if both use one and the same label
+    only.
+
+    Examples
+    --------
+    >>> ids = ["a", "b", "c", "d"]
+    >>> estimate_kappa(ClusterBootstrap(ids), ids, [1, 1, 0, 0], [1, 0, 0, 0]).value
+    0.5
+    """
+    first = np.asarray(first)
+    second = np.asarray(second)
+    columns = [np.ones(len(first)), first == second]
+    for label in np.union1d(first, second):
+        columns += [first == label, second == label]
+    sums = [clusters.sums(cluster_ids, column) for column in columns]
+    return clusters.estimate(_kappa, *sums)
+
+
+def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
+    """Return Cohen's kappa from how often two labellings use each label.
+
+    `uses` has the first and the second labelling's, label after label.
+    """
+    both = np.zeros_like(n)
+    for first, second in zip(uses[::2], uses[1::2], strict=True):
+        both = both + first * second
+    chance = both / n**2
+    return (equal / n - chance) / (1 - chance)
+
+
+def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:
+    """Return `name`, `name`_low and _high, the share of n independent trials.
+
+    The interval is Clopper-Pearson's; NaN if n is 0.
+    """
+    share = (np.nan, np.nan, np.nan)
+    if n:
+        low, high = binomial_interval(hits, n)
+        share = (hits / n, low, high)
+    return to_columns({name: share})
+
+
+def adjust_holm(p: pd.Series) -> np.ndarray:
+    """Adjust p-values for the number of tests, by Holm's step-down procedure.
+
+    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none
+    may become smaller than the one before it, or larger than 1. NaN stays NaN and
+    counts as no test.
+
+    Examples
+    --------
+    >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
+    array([0.03,  nan, 0.06, 0.06])
+    """
+    values = p.to_numpy(float)
+    n_tests = int(p.notna().sum())
+    ascending = np.argsort(values)[:n_tests]  # NaN sorts last
+    adjusted = np.full(len(values), np.nan)
+    largest = 0.0
+    for rank, row in enumerate(ascending):
+        largest = max(largest, values[row] * (n_tests - rank))
+        adjusted[row] = min(largest, 1.0)
+    return adjusted
