@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_utils import stores, unsafe
-from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.system import System
 from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels, Table
@@ -56,7 +56,7 @@ def make_tuning_examples(
     prompts = system.prompts.set_index("prompt_id")
     responses = _fit_to_tune(answers, prompts["text"]).set_index("prompt_id")
     is_fit = system.pairs["neighbour_id"].isin(responses.index)
-    nearest = confusion.pair_with_nearest_accepted(system.pairs[is_fit])
+    nearest = pair_with_nearest_accepted(system.pairs[is_fit])
     answered_as = nearest.set_index("centre_id")["neighbour_id"]
 
     opening = []

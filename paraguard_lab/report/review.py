@@ -1,168 +1,182 @@
-"""Tables for whoever reads refusals or mends a model: brittle clusters, and refusals
-beside accepted paraphrases.
+"""Tables for people who review refusals or fix a model: brittle clusters, and refusals
+next to accepted paraphrases.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import pandas as pd
 
+from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
-from paraguard_utils.schemas import Corpus, Labels, Pairs, Scores
+from paraguard_utils.schemas import Labels
 from paraguard_utils.text import escape_formulas
 
+SURE_PROBABILITY = 0.9
+"""From this probability on, the classifier is sure of a refusal."""
 
-def list_brittle_clusters(
-    corpus: Corpus, labels: Mapping[str, Labels], scores: Mapping[str, Scores]
-) -> pd.DataFrame:
+_BRITTLE_COLUMNS = [
+    "system",
+    "cluster_id",
+    "category",
+    "n_accepted",
+    "n_rejected",
+    "flip_entropy",
+    "ci",
+    "accepted",
+    "rejected",
+]
+_REFUSED_COLUMNS = [
+    "system",
+    "cluster_id",
+    "category",
+    "rejected",
+    "unlabelled",
+    "seed",
+]
+
+
+def list_brittle_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """List the requests that a system decides both ways, the most brittle first.
 
-    Labels are in corpus order.
-
     Returns system, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits),
-    ci (mean CI(r) of its rejections, reading `relative`), accepted and rejected
-    (phrasings, " | " between them, made safe for a spreadsheet). Systems in the order
-    given; within one by flip entropy, then ci, then cluster_id.
+    ci (mean CI(r) of its rejections, in the relative interpretation), accepted and
+    rejected (phrasings, " | " between them, made safe for a spreadsheet). Systems are in
+    the order given; within one, clusters by flip entropy, then ci, then cluster_id.
     """
-    columns = [
-        "system",
-        "cluster_id",
-        "category",
-        "n_accepted",
-        "n_rejected",
-        "flip_entropy",
-        "ci",
-    ]
-    counts = {"rejected": "n_rejected", "entropy": "flip_entropy"}
-    category, frames = corpus.groupby("cluster_id")["category"].first(), []
-    for system, own in labels.items():
-        mixed = (
-            confusion.describe_flips(System.of(system, corpus, own))
-            .query("mixed")
-            .rename(columns=counts)
-            .set_index("cluster_id")
-        )
-        mixed["n_accepted"] = mixed["n"] - mixed["n_rejected"]
-        rejected = scores[system][scores[system]["label"] == "reject"]
-        phrasings = (
-            corpus["text"]
-            .groupby([corpus["cluster_id"], own["label"].to_numpy()])
-            .agg(" | ".join)
-            .unstack()
-        )
-        phrasings = escape_formulas(phrasings.reindex(columns=["accept", "reject"]))
-        phrasings.columns = ["accepted", "rejected"]
-        mixed = (
-            mixed.join(category)
-            .join(rejected.groupby("cluster_id")["ci"].mean())
-            .join(phrasings)
-        )
-        mixed = mixed.assign(system=system).reset_index()[[*columns, *phrasings]]
-        frames.append(
-            mixed.sort_values(
-                ["flip_entropy", "ci", "cluster_id"], ascending=[False, False, True]
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+    tables = [_list_brittle(system) for system in systems]
+    return pd.concat(tables, ignore_index=True)
 
 
-def list_confused_refusals(
-    corpus: Corpus,
-    labels: Labels,
-    pairs: Pairs,
-    scores: Scores,
-    weights: ScoreWeights = PAPER_WEIGHTS,
-    most: int = 20,
-) -> pd.DataFrame:
-    """List a system's refusals of which paraphrases were answered, each beside the
-    nearest of these, for review.
+def _list_brittle(system: System) -> pd.DataFrame:
+    """List the brittle clusters of one system."""
+    flips = confusion.describe_flips(system)
+    mixed = flips[flips["mixed"]].set_index("cluster_id")
+    prompts = system.prompts
+    label = system.labels["label"].to_numpy()
+    groups = prompts["text"].groupby([prompts["cluster_id"], label])
+    phrasings = groups.agg(" | ".join).unstack()
+    phrasings = escape_formulas(phrasings.reindex(columns=["accept", "reject"]))
+    is_rejected = system.scores["label"] == "reject"
+    ci = system.scores[is_rejected].groupby("cluster_id")["ci"].mean()
+    table = pd.DataFrame(
+        {
+            "system": system.name,
+            "category": prompts.groupby("cluster_id")["category"].first(),
+            "n_accepted": mixed["n"] - mixed["rejected"],
+            "n_rejected": mixed["rejected"],
+            "flip_entropy": mixed["entropy"],
+            "ci": ci,
+            "accepted": phrasings["accept"],
+            "rejected": phrasings["reject"],
+        },
+        index=mixed.index,
+    )
+    table = table.reset_index()[_BRITTLE_COLUMNS]
+    order = ["flip_entropy", "ci", "cluster_id"]
+    return table.sort_values(order, ascending=[False, False, True])
+
+
+def list_confused_refusals(system: System, most: int = 20) -> pd.DataFrame:
+    """List a system's refusals next to the nearest paraphrase that it answered.
 
     The neighbour with the highest score would not do: the score grows with distance, so
-    that one asks something else. At most `most` are listed: those with the most
-    accepted paraphrases first; then whole refusals of which the classifier is sure
-    (probability 0.9) before others; then by similarity. Corpus and labels have the same
-    order. A corpus that asks for harm is a DataError.
+    that one asks something else.
 
-    Returns rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase,
-    paraphrase_answer, accepted (of the cluster's other prompts) of labelled (accepted
-    or rejected), similarity, score, ci, verdict (empty: same intent / shifted /
-    unsure). A rejection without an accepted paraphrase has no row (see
-    `list_refused_clusters`).
+    Parameters
+    ----------
+    system : System
+        With pairs and scores. A corpus that asks for harm is a DataError.
+    most : int
+        How many are listed: those with the most accepted paraphrases first, then whole
+        refusals of which the classifier is sure (probability 0.9) before others, then
+        by similarity.
+
+    Returns
+    -------
+    DataFrame
+        rejected_id, rejected_prompt, rejected_answer, paraphrase_id, paraphrase,
+        paraphrase_answer, accepted (of the cluster's other prompts) of labelled
+        (accepted or rejected), similarity, score, ci, verdict (empty: same intent /
+        shifted / unsure). A rejection without an accepted paraphrase has no row (see
+        `list_refused_clusters`).
     """
-    unsafe.refuse_unsafe(corpus, "review sheets")
-    text, answer = (
-        corpus.set_index("prompt_id")["text"],
-        labels.set_index("prompt_id")["response"],
+    unsafe.refuse_unsafe(system.prompts, "review sheets")
+    pairs = pair_with_nearest_accepted(system.pairs)
+    pairs = pairs.assign(
+        score=signals.score_pairs(pairs, system.scoring.weights),
+        weak=pairs["centre_id"].isin(_find_weak_refusals(system.labels)),
     )
-    own = confusion.pair_with_nearest_accepted(pairs)
-    weak = labels.loc[
-        (labels["kind"] == "partial") | (labels["p_refusal"] < 0.9), "prompt_id"
-    ]
-    own = own.assign(
-        score=signals.score_pairs(own, weights), weak=own["centre_id"].isin(weak)
+    order = ["accepted", "weak", "similarity", "centre_id"]
+    ascending = [False, True, False, True]
+    pairs = pairs.sort_values(order, ascending=ascending, ignore_index=True)
+    pairs = pairs.head(most)
+    text = system.prompts.set_index("prompt_id")["text"]
+    answer = system.labels.set_index("prompt_id")["response"]
+    ci = system.scores.set_index("prompt_id")["ci"]
+    rejected = pairs["centre_id"]
+    paraphrase = pairs["neighbour_id"]
+    return pd.DataFrame(
+        {
+            "rejected_id": rejected,
+            "rejected_prompt": escape_formulas(rejected.map(text)),
+            "rejected_answer": escape_formulas(rejected.map(answer)),
+            "paraphrase_id": paraphrase,
+            "paraphrase": escape_formulas(paraphrase.map(text)),
+            "paraphrase_answer": escape_formulas(paraphrase.map(answer)),
+            "accepted": pairs["accepted"],
+            "labelled": rejected.map(_count_others(system)),
+            "similarity": pairs["similarity"],
+            "score": pairs["score"],
+            "ci": rejected.map(ci),
+            "verdict": "",
+        }
     )
-    order = {"accepted": False, "weak": True, "similarity": False, "centre_id": True}
-    rows = own.sort_values(
-        list(order), ascending=list(order.values()), ignore_index=True
-    ).head(most)
-    scored = corpus.assign(
-        scored=labels["label"].isin(["accept", "reject"]).to_numpy()
-    ).set_index("prompt_id")
-    centre, neighbour = rows["centre_id"], rows["neighbour_id"]
-    found = {
-        "rejected_id": centre,
-        "rejected_prompt": escape_formulas(centre.map(text)),
-        "rejected_answer": escape_formulas(centre.map(answer)),
-        "paraphrase_id": neighbour,
-        "paraphrase": escape_formulas(neighbour.map(text)),
-        "paraphrase_answer": escape_formulas(neighbour.map(answer)),
-        "accepted": rows["accepted"],
-        "labelled": centre.map(
-            scored.groupby("cluster_id")["scored"].transform("sum") - 1
-        ),
-        "similarity": rows["similarity"],
-        "score": rows["score"],
-        "ci": centre.map(scores.set_index("prompt_id")["ci"]),
-    }
-    return pd.DataFrame(found).assign(verdict="")
 
 
-def list_refused_clusters(corpus: Corpus, labels: Mapping[str, Labels]) -> pd.DataFrame:
-    """List the requests of which a system refuses every wording it has a label for:
-    refused, but not confused.
+def _find_weak_refusals(labels: Labels) -> pd.Series:
+    """Return the prompts that were refused in part, or perhaps not."""
+    is_partial = labels["kind"] == "partial"
+    is_unsure = labels["p_refusal"] < SURE_PROBABILITY
+    return labels.loc[is_partial | is_unsure, "prompt_id"]
 
-    Returns system, cluster_id, category, rejected (prompts), unlabelled (blocked or
-    unparsed), seed (the first prompt's text, made safe for a spreadsheet); systems in
-    the order given, clusters in corpus order, as labels are.
+
+def _count_others(system: System) -> pd.Series:
+    """Count the other prompts of each prompt's cluster that are accepted or rejected."""
+    scored = pd.Series(system.is_scored, index=system.prompts["prompt_id"])
+    in_cluster = scored.groupby(system.prompts["cluster_id"].to_numpy())
+    return in_cluster.transform("sum") - 1
+
+
+def list_refused_clusters(systems: Iterable[System]) -> pd.DataFrame:
+    """List the requests of which a system refuses every phrasing with a label.
+
+    They are refused, but not confused. Returns system, cluster_id, category, rejected
+    (prompts), unlabelled (blocked or unparsed), seed (the first prompt's text, made safe
+    for a spreadsheet); systems in the order given, clusters in corpus order.
     """
-    frames = []
-    for system, own in labels.items():
-        label = own["label"].to_numpy()
-        table = corpus.assign(
+    tables = []
+    for system in systems:
+        label = system.labels["label"].to_numpy()
+        counts = system.prompts.assign(
             accepted=label == "accept",
             rejected=label == "reject",
-            prompts=1,
-            seed=corpus["text"],
         )
-        how = {
-            "category": "first",
-            "seed": "first",
-            "accepted": "sum",
-            "rejected": "sum",
-            "prompts": "sum",
-        }
-        table = (
-            table.groupby("cluster_id", sort=False)
-            .agg(how)
-            .query("accepted == 0 and rejected > 0")
+        clusters = counts.groupby("cluster_id", sort=False)
+        table = clusters.agg(
+            category=("category", "first"),
+            seed=("text", "first"),
+            accepted=("accepted", "sum"),
+            rejected=("rejected", "sum"),
+            prompts=("accepted", "size"),
         )
-        unlabelled = table["prompts"] - table["rejected"]
+        is_refused = (table["accepted"] == 0) & (table["rejected"] > 0)
+        table = table[is_refused].reset_index()
         table = table.assign(
-            system=system, unlabelled=unlabelled, seed=escape_formulas(table["seed"])
+            system=system.name,
+            unlabelled=table["prompts"] - table["rejected"],
+            seed=escape_formulas(table["seed"]),
         )
-        frames.append(table.reset_index())
-    return pd.concat(frames, ignore_index=True)[
-        ["system", "cluster_id", "category", "rejected", "unlabelled", "seed"]
-    ]
+        tables.append(table[_REFUSED_COLUMNS])
+    return pd.concat(tables, ignore_index=True)

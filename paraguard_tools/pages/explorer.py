@@ -19,9 +19,10 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_lab.corpus import fidelity
 from paraguard_utils import paths, registry, schemas, stores, text, unsafe
-from paraguard_utils.analysis import confusion, drift, signals
+from paraguard_utils.analysis import drift, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import estimates, vectors
@@ -190,7 +191,7 @@ def _list_rejections(
     for centre, *fields in near.astype(object).to_numpy().tolist():
         by_centre[centre].append(fields)
     paraphrases = {}
-    for row in confusion.pair_with_nearest_accepted(system.pairs).itertuples():
+    for row in pair_with_nearest_accepted(system.pairs).itertuples():
         other = int(place[row.neighbour_id])
         paraphrases[row.centre_id] = [other, round(row.similarity, 4)]
     rejections = []

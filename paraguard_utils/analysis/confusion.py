@@ -21,7 +21,7 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
-from paraguard_utils.schemas import Labels, Pairs, Scores
+from paraguard_utils.schemas import Labels, Scores
 
 
 def score_prompts(system: System) -> Scores:
@@ -194,21 +194,6 @@ def select_own_pairs(system: System) -> pd.DataFrame:
     pairs = system.pairs[system.pairs["same_cluster"]]
     cluster_of = system.prompts.set_index("prompt_id")["cluster_id"]
     return pairs.assign(cluster_id=pairs["centre_id"].map(cluster_of))
-
-
-def pair_with_nearest_accepted(pairs: Pairs) -> pd.DataFrame:
-    """Return each rejection's pair with the nearest accepted prompt of its cluster.
-
-    The column `accepted` says how many accepted prompts the cluster has; rejections
-    without one are left out.
-    """
-    rejected = pairs["centre_label"] == "reject"
-    accepted = pairs["neighbour_label"] == "accept"
-    own = pairs[pairs["same_cluster"] & rejected & accepted]
-    counts = own.groupby("centre_id")["neighbour_id"].transform("size")
-    own = own.assign(accepted=counts)
-    own = own.sort_values(["similarity", "neighbour_id"], ascending=[False, True])
-    return own.drop_duplicates("centre_id")
 
 
 def cluster_excess(own_pairs: pd.DataFrame, values: ArrayLike) -> pd.Series:
