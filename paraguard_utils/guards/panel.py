@@ -38,6 +38,11 @@ class GuardScores(NamedTuple):
         """The guard's decisions at its own threshold."""
         return label_by_threshold(self.scores, self.guard.threshold)
 
+    @property
+    def probabilities(self) -> pd.Series:
+        """The guard's probabilities of being unsafe, by prompt_id."""
+        return self.scores.set_index("prompt_id")["score"]
+
 
 def ask_guards(
     store: Store,

@@ -1,0 +1,86 @@
+"""One refusal worked through: its accepted neighbours, their signals, and its CI.
+
+See `docs/method.md`, Neighbours, signals, score.
+"""
+
+import pandas as pd
+
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
+from paraguard_utils.errors import DataError
+
+
+def choose_refusal(system: System) -> str:
+    """Return the prompt_id of the refusal whose neighbours are most similar to it.
+
+    Only refusals are looked at whose nearest accepted prompt is a paraphrase of theirs,
+    and which have as many neighbours as the score asks for; ties go to the first id.
+
+    Raises
+    ------
+    DataError
+        The system has no such refusal.
+    """
+    pairs = system.pairs
+    scores = system.rejections
+    assert pairs is not None
+    nearest = pairs[(pairs["rank"] == 1) & pairs["same_cluster"]]
+    complete = scores["n_neighbours"] == system.scoring.k
+    contradicted = scores["prompt_id"].isin(nearest["centre_id"])
+    candidates = scores[complete & contradicted]
+    if candidates.empty:
+        raise DataError(
+            f"{system.name}: no refusal has {system.scoring.k} accepted neighbours, a"
+            " paraphrase first; choose another system"
+        )
+    ordered = candidates.sort_values(
+        ["mean_similarity", "prompt_id"], ascending=[False, True]
+    )
+    return str(ordered["prompt_id"].iloc[0])
+
+
+def explain_refusal(
+    system: System, prompt_id: str, interpretation: str = "relative"
+) -> pd.DataFrame:
+    """Show how a refusal gets its CI: one row for each accepted neighbour.
+
+    Parameters
+    ----------
+    system : System
+        With pairs.
+    prompt_id : str
+        A refused prompt.
+    interpretation : str
+        Of the PPL contrast, "relative" or "clipped".
+
+    Returns
+    -------
+    DataFrame
+        Columns: neighbour (its text), similarity (cosine to the refusal), drift,
+        prob_shift, ppl_contrast (each in [0, 1]) and score, their weighted sum. CI of
+        the refusal is the mean of the column score.
+    """
+    assert system.pairs is not None
+    of_refusal = system.pairs["centre_id"] == prompt_id
+    near = system.pairs[of_refusal & (system.pairs["rank"] <= system.scoring.k)]
+    near = near.sort_values("rank")
+    contrast = near[PPL_INTERPRETATIONS[interpretation]]
+    texts = system.prompts.set_index("prompt_id")["text"]
+    return pd.DataFrame(
+        {
+            "neighbour": near["neighbour_id"].map(texts),
+            "similarity": near["similarity"],
+            "drift": near["drift"],
+            "prob_shift": near["prob_shift"],
+            "ppl_contrast": contrast,
+            "score": system.scoring.weights(
+                near["drift"], near["prob_shift"], contrast
+            ),
+        }
+    ).reset_index(drop=True)
+
+
+def text_of(system: System, prompt_id: str) -> str:
+    """Return the text of a prompt."""
+    texts = system.prompts.set_index("prompt_id")["text"]
+    return str(texts[prompt_id])

@@ -1,0 +1,401 @@
+"""What a notebook opens: its checked parameters, the store, the corpus and its systems.
+
+The functions of `analysis`, `guards` and `report` do the work; a study remembers what
+they all need, writes what they return, and shows it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from paraguard_utils import unsafe
+from paraguard_utils.analysis import confusion, guarded, pipeline
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.corpus import gates, inputs, risk
+from paraguard_utils.corpus.xstest import read_xstest_prompts
+from paraguard_utils.guards import panel
+from paraguard_utils.guards.contract import GuardOptions
+from paraguard_utils.guards.panel import GuardScores
+from paraguard_utils.labels import labelling, systems
+from paraguard_utils.report import figures, sentences, tables
+from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.settings import (
+    XSTEST,
+    AnalysisSettings,
+    CohortSettings,
+    CorpusSettings,
+    Gates,
+    GuardSettings,
+    QuerySettings,
+    ScoringSettings,
+    StudySettings,
+    end_notebook,
+)
+
+SHOWN_CHARACTERS = 90  # of an answer
+
+Parameters = TypeVar("Parameters", bound=StudySettings)
+
+
+class Page(Generic[Parameters]):
+    """The parameters of a notebook, its store, and what it writes and shows.
+
+    Attributes
+    ----------
+    settings : StudySettings
+        The checked parameters.
+    store : Store
+        Where files are read and written.
+    files : CorpusFiles
+        The files of the corpus in that store.
+    meta : dict
+        Parameters and hashes of inputs, written beside each file.
+    """
+
+    def __init__(self, settings: Parameters) -> None:
+        self.settings = settings
+        self.files = settings.open_files()
+        self.store = self.files.store
+        self.meta: dict[str, Any] = settings.meta()
+
+    def write(self, name: str, table: Table) -> Table:
+        """Write a table as `tables/NAME.csv`, and return it."""
+        self.store.write("tables", name, frame=table, meta=self.meta)
+        return table
+
+    def show(self, table: pd.DataFrame, name: str = "") -> None:
+        """Show the first rows of a table; `name` is that of the CSV with all of it."""
+        tables.display_table(self.store, name, table)
+
+    def publish(
+        self,
+        name: str,
+        table: Table,
+        about: Sequence[str],
+        estimates: Sequence[str],
+        caption: str,
+    ) -> None:
+        """Write a table for papers, `tables/NAME.tex` and `tables/NAME.md`.
+
+        `about` are columns that are shown as they are; `estimates` have intervals.
+        """
+        shown = tables.format_estimates(table, list(estimates), list(about))
+        tables.publish_table(self.store, name, shown, caption)
+
+    def show_estimates(
+        self,
+        name: str,
+        table: Table,
+        about: Sequence[str],
+        estimates: Sequence[str],
+    ) -> None:
+        """Show rows of `tables/NAME.csv`, estimates with their intervals."""
+        shown = tables.format_estimates(table, list(estimates), list(about))
+        tables.display_table(self.store, name, shown, len(shown))
+
+    def draw(self, name: str, figure: Any, panel: pd.DataFrame) -> None:
+        """Write a figure and the numbers that it draws, and show it."""
+        figures.publish_figure(self.store, name, figure, panel, self.meta)
+
+    def show_figure(self, name: str) -> None:
+        """Show a figure that an earlier notebook of this run drew."""
+        figures.show_figure(self.store, name)
+
+    def say(self, text: str, **frames: Table) -> None:
+        """Show sentences with numbers of this run (`report.sentences.show`)."""
+        sentences.show(self.store, text.strip(), **frames)
+
+    def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
+        """Read what an earlier notebook made (`Store.read_earlier`)."""
+        return self.store.read_earlier(kind, *names)
+
+
+class Study(Page[Parameters]):
+    """A corpus and the systems that are measured on it.
+
+    Examples
+    --------
+    >>> settings = ScoringSettings(store="recorded", corpus="paraguard_mini")
+    >>> study = Study.open(settings)
+    >>> len(study.prompts), len(study.clusters.codes)
+    (1200, 200)
+    """
+
+    @classmethod
+    def open(cls, settings: Parameters) -> "Study[Parameters]":
+        """Open a study; DataError if its corpus cannot be read."""
+        study = cls(settings)
+        study.meta = settings.meta(corpus=study.prompts)
+        return study
+
+    @cached_property
+    def prompts(self) -> Corpus:
+        """The corpus."""
+        return self.files.prompts
+
+    @cached_property
+    def clusters(self) -> ClusterBootstrap:
+        """The resampled clusters that all systems share."""
+        if isinstance(self.settings, AnalysisSettings):
+            return self.settings.resample(self.prompts)
+        return ClusterBootstrap(self.prompts["cluster_id"])
+
+    @cached_property
+    def twins(self) -> Corpus:
+        """The harmful twins of the corpus's clusters; no rows without any."""
+        name = getattr(self.settings, "twins", "")
+        if not name:
+            return self.prompts.head(0)
+        twins = self.store.read_earlier("corpus", name)
+        return unsafe.select_twins(self.prompts, twins)
+
+    @cached_property
+    def names(self) -> tuple[list[str], list[str]]:
+        """The systems of this store, and published ones that only the record has."""
+        return systems.list_systems_to_score(self.files, self.settings.model)
+
+    def focus(
+        self, measured: Mapping[str, System], wanted: str = "", last: bool = False
+    ) -> System:
+        """Return the system that a notebook looks at closely.
+
+        It is the wanted one, or else the first (or `last`) with the safety instruction.
+        """
+        names = list(measured)
+        if last:
+            names.reverse()
+        return measured[systems.choose_focus(names, self.settings.model, wanted)]
+
+
+class CorpusStudy(Page[CorpusSettings]):
+    """A corpus that is built from seeds and candidates (01)."""
+
+    def __init__(self, settings: CorpusSettings) -> None:
+        super().__init__(settings)
+        self.source = inputs.find_source(settings)
+        self.embed = inputs.make_embedder(self.files)
+        self.risk = risk.load_risk_scorer(settings.risk)
+        self.judging = gates.Judging(
+            Gates.pick(settings.model_dump()),
+            self.embed,
+            self.risk.score,
+            losses=self.source.losses,
+            intent=self.source.intent(self.files),
+        )
+
+    def judge(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Read the seeds and their candidates, and judge both by the gates."""
+        seeds = inputs.read_seeds(self.files.name, self.settings.seeds)
+        candidates = self.source.read(self.files, seeds, self.judging.limits)
+        judged = gates.judge_candidates(seeds, candidates, self.judging)
+        self.meta = self.settings.meta(
+            seeds=seeds, candidates=candidates, risk=self.risk.identity
+        )
+        self.meta |= self.source.about()
+        self.source.keep(self.files, *judged, self.meta)
+        return judged
+
+    def keep(self, corpus: Corpus) -> Corpus:
+        """Write the corpus to the store, and return it."""
+        self.files.write("corpus", frame=corpus, meta=self.meta)
+        return corpus
+
+
+class QueryStudy(Study[QuerySettings]):
+    """Systems that are queried with a corpus, and their answers (02)."""
+
+    @cached_property
+    def prompts(self) -> Corpus:
+        """The corpus, or its first prompts with the parameter `limit`."""
+        prompts = self.files.prompts
+        return prompts.head(self.settings.limit or len(prompts))
+
+    def query(self) -> dict[str, System]:
+        """Query the systems that the parameters name, and label their answers.
+
+        The notebook ends here if prompts are left without an answer.
+        """
+        asked = systems.ask_systems(self.files, self.prompts, self.settings)
+        if not asked.complete:
+            end_notebook(asked.message)
+        labels = systems.label_systems(
+            self.files, self.prompts, asked.traces, self.settings
+        )
+        measured = {}
+        for name, decisions in labels.items():
+            system = System.of(name, self.prompts, decisions, self.clusters)
+            measured[name] = replace(system, traces=asked.traces[name])
+        return measured
+
+    def query_harmful(self) -> dict[str, dict[str, Labels]]:
+        """Query requests that ask for harm, and return labels by corpus and system."""
+        path = self.settings.xstest
+        outside = read_xstest_prompts(path, "unsafe") if path else None
+        return systems.ask_harmful_requests(self.files, outside, self.settings)
+
+
+    def show_cluster(self, system: System) -> None:
+        """Show the first cluster that a system decides both ways, and its answers."""
+        flips = confusion.describe_flips(system)
+        mixed = flips.loc[flips["mixed"], "cluster_id"].head(1)
+        looked_at = self.prompts.assign(
+            label=system.labels["label"], answer=system.labels["response"]
+        )
+        looked_at = looked_at[looked_at["cluster_id"].isin(mixed)]
+        answers = looked_at["answer"].str.slice(0, SHOWN_CHARACTERS)
+        looked_at = looked_at.assign(answer=answers)
+        self.show(looked_at[["strategy", "text", "label", "answer"]])
+
+    def show_rates(
+        self, rates: Table, harmful: Mapping[str, Mapping[str, Labels]]
+    ) -> None:
+        """Show how often systems refuse harmless requests, and harmful ones beside."""
+        shown = tables.format_estimates(rates, ["frr", "flip_rate"], ["system"])
+        shown = shown.set_axis(["system", "harmless", "both ways"], axis="columns")
+        headings = {self.settings.twins: "harmful twins", XSTEST: "XSTest"}
+        for corpus_name, by_system in harmful.items():
+            rows = []
+            for name, labels in by_system.items():
+                rows.append(confusion.rejection_row(corpus_name, name, labels))
+            refused = tables.format_estimates(
+                pd.DataFrame(rows), ["rejected"], ["system"]
+            )
+            refused = refused.rename(columns={"rejected": headings[corpus_name]})
+            shown = shown.merge(refused, how="left")
+        self.show(shown)
+
+    def show_answers(self, rates: Table, measured: Mapping[str, System]) -> None:
+        """Show how many answers were accepted, rejected and unparsed, and their ends."""
+        ends = {}
+        for name, system in measured.items():
+            ends[name] = system.traces["finish_reason"].value_counts()
+        counts = pd.DataFrame(ends).T.fillna(0).astype(int)
+        counts = counts.rename_axis("system").reset_index()
+        columns = ["system", "n_scored", "n_accept", "n_reject", "n_unparsed"]
+        self.show(rates[columns].merge(counts))
+
+
+class ScoringStudy(Study[ScoringSettings]):
+    """Systems whose refusals are scored (03)."""
+
+    def score(self) -> dict[str, System]:
+        """Compute pairs and scores of all systems in the store, and write them."""
+        scored = pipeline.score_systems(self.files, self.names[0], self.settings)
+        hashes = {}
+        for name, system in scored.items():
+            hashes[name] = labelling.hash_labels(system.labels)
+        self.meta = self.settings.meta(corpus=self.prompts, **hashes)
+        return scored
+
+    @staticmethod
+    def labels(measured: Mapping[str, System]) -> dict[str, Labels]:
+        """Return the systems' decisions by name."""
+        return {name: system.labels for name, system in measured.items()}
+
+    def write_systems(self, rows: Sequence[dict[str, Any]], noisy: Any) -> Table:
+        """Write Table 1 with the recorded rows of the systems that this store lacks."""
+        table = pd.DataFrame(rows)
+        table["noisy"] = table["system"].map(noisy)
+        name = "table1_systems"
+        table = pipeline.add_recorded_rows(
+            name, table, self.store, self.names[1], self.meta
+        )
+        return self.write(name, table)
+
+    def read_harmful(self) -> dict[str, System]:
+        """Read the systems' decisions on the harmful twins, as far as there are any."""
+        twins = self.files.other(self.settings.twins)
+        decided = {}
+        for name in self.names[0]:
+            if len(self.twins) and twins.has("labels", name):
+                labels = labelling.read_decisions(twins, name, self.settings.labeller)
+                decided[name] = System.of(name, self.twins, labels, self.clusters)
+        return decided
+
+
+class CohortStudy(Study[CohortSettings]):
+    """Scored systems whose refusals are grouped (04)."""
+
+    def read_systems(self) -> dict[str, System]:
+        """Read the labels and scores that 03 wrote."""
+        measured = {}
+        for name in self.names[0]:
+            measured[name] = pipeline.read_scores(
+                self.files, name, self.settings, self.clusters
+            )
+        return measured
+
+
+class GuardStudy(Study[GuardSettings]):
+    """Guards beside models, on harmless requests and on their harmful twins (05)."""
+
+    def read_models(self) -> dict[str, guarded.Judged]:
+        """Read the models that 03 scored, and their decisions on harmful requests."""
+        scored = pipeline.read_systems(self.files, self.names[0], self.settings)
+        judged = {}
+        for name, system in scored.items():
+            judged[name] = guarded.Judged(
+                system,
+                self._read_decided(self.settings.twins, name),
+                self._read_decided(XSTEST, name),
+            )
+        return judged
+
+    def query_guards(self, reference: System) -> dict[str, guarded.Judged]:
+        """Run the guards, and score their rejections with the reference's traces.
+
+        A live store keeps their probabilities; labels are written for every corpus.
+        """
+        corpora = {self.files.name: self.prompts}
+        if len(self.twins):
+            corpora[self.settings.twins] = self.twins
+        if self.settings.xstest:
+            corpora[XSTEST] = read_xstest_prompts(self.settings.xstest, "unsafe")
+        options = GuardOptions(**self.settings.guard_options())
+        wanted = self.settings.asked_guards("guard", "refusal")
+        scores = panel.ask_guards(
+            self.store, corpora, wanted, options, needed=self.files.name
+        )
+        for corpus_name, by_guard in scores.items():
+            files = self.files.other(corpus_name)
+            for name, guard_scores in by_guard.items():
+                meta = self.settings.meta(scores=guard_scores.scores)
+                files.write("labels", name, frame=guard_scores.labels, meta=meta)
+        on_corpus = scores[self.files.name]
+        labels = {name: by_guard.labels for name, by_guard in on_corpus.items()}
+        scored = pipeline.score_guards(self.files, reference, labels, self.settings)
+        judged = {}
+        for name, system in scored.items():
+            judged[name] = self._describe_guard(name, system, scores)
+        return judged
+
+    def _describe_guard(
+        self,
+        name: str,
+        system: System,
+        scores: Mapping[str, Mapping[str, GuardScores]],
+    ) -> guarded.Judged:
+        """Put together what a guard gave on each corpus."""
+        on_corpus = scores[self.files.name][name]
+        on_twins = scores.get(self.settings.twins, {}).get(name)
+        on_xstest = scores.get(XSTEST, {}).get(name)
+        recorded = self._read_decided(XSTEST, name)
+        return guarded.Judged(
+            system,
+            on_twins.labels if on_twins else None,
+            on_xstest.labels if on_xstest else recorded,
+            on_corpus.guard.axis,
+            on_corpus.probabilities,
+            on_twins.probabilities if on_twins else None,
+        )
+
+    def _read_decided(self, corpus_name: str, name: str) -> Labels | None:
+        """Read a model's decisions on another corpus; None if there are none."""
+        files = self.files.other(corpus_name)
+        if corpus_name and files.has("labels", name):
+            return labelling.read_decisions(files, name)
+        return None
