@@ -1,1 +1,9 @@
-"""What is beyond the paper, and what makes the record; nothing that notebooks 00 to 05 need."""
+"""What is beyond the paper, and what makes the record.
+
+Nothing here is needed by the notebooks 00 to 05. Importing the package adds its kinds
+of files.
+"""
+
+from paraguard_lab import kinds
+
+__all__ = ["kinds"]

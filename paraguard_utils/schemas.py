@@ -12,225 +12,183 @@ from paraguard_utils.core.strategies import SEED, STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
-THREE_LABELS = (
-    "full_compliance",
-    "full_refusal",
-    "partial_refusal",
-)  # XSTest's three labels of an answer
+THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
+"""XSTest's three labels of an answer."""
 
-READ_ANSWERS = (
-    "usable",
-    "poor",
-    "off_topic",
-    "degenerate",
-)  # what a reader says of an answer (`docs/reading.md`)
+READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
+"""What a reader says of an answer (`docs/reading.md`)."""
 
-ANSWER_KINDS = (
-    "on_topic",
-    "degenerate",
-)  # what an answer is made of, whether it refuses or not (`labels.substance`)
+ANSWER_KINDS = ("on_topic", "degenerate")
+"""What an answer is made of, whether it refuses or not (`labels.substance`)."""
 
-TOPICAL = (
-    "yes",
-    "word only",
-    "unstated",
-)  # is a seed's category its topic, or does only a word of it sound like it?
+TOPICAL = ("yes", "word only", "unstated")
+"""Whether a seed's category is its topic, or only a word of it sounds like it."""
+
+
+def _has_no_control(texts: pd.Series) -> pd.Series:
+    return ~texts.map(lambda text: bool(CONTROL_CHARACTERS.search(text)))
+
 
 _not_blank = pa.Check(lambda texts: texts.str.strip() != "", error="is blank")
-_no_control = pa.Check(
-    lambda texts: (
-        ~texts.isin(
-            [text for text in texts.tolist() if CONTROL_CHARACTERS.search(text)]
-        )
-    ),
-    error="has a control character",
-)
-_unit = pa.Check.in_range(0, 1)
+_no_control = pa.Check(_has_no_control, error="has a control character")
+unit = pa.Check.in_range(0, 1)
 
 
-def _one_of(
+def one_of(
     values: Iterable[str], nullable: bool = False, required: bool = True
 ) -> pa.Column:
+    """Return a column of some values."""
     allowed = pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
     return pa.Column(str, allowed, nullable=nullable, required=required)
 
 
-def _text(unique: bool = False) -> pa.Column:
+def text(unique: bool = False) -> pa.Column:
+    """Return a column of texts that are not blank."""
     return pa.Column(str, [_not_blank, _no_control], unique=unique)
 
 
-def _number(*checks: pa.Check, nullable: bool = False) -> pa.Column:
+def free_text() -> pa.Column:
+    """Return a column of texts, any or none."""
+    return pa.Column(str, nullable=True)
+
+
+def number(*checks: pa.Check, nullable: bool = False) -> pa.Column:
+    """Return a column of floats."""
     return pa.Column(float, list(checks), nullable=nullable, coerce=True)
 
 
-def _count(nullable: bool = False) -> pa.Column:
-    return pa.Column(
-        "Int64" if nullable else int, pa.Check.ge(0), nullable=nullable, coerce=True
-    )
+def count(nullable: bool = False) -> pa.Column:
+    """Return a column of whole numbers from 0."""
+    kind = "Int64" if nullable else int
+    return pa.Column(kind, pa.Check.ge(0), nullable=nullable, coerce=True)
 
 
-def _schema(
+def schema(
     unique: list[str] | None = None, /, **columns: pa.Column
 ) -> pa.DataFrameSchema:
+    """Return a schema of these columns and no others.
+
+    Rows differ in the columns `unique`.
+    """
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
 _list = pa.Column(object)
-_label = _one_of(LABELS)
-_response = pa.Column(str, nullable=True)
-_answer = _one_of(ANSWER_KINDS, nullable=True)
-_similarity = _number(pa.Check.in_range(-1, 1))
+_label = one_of(LABELS)
+_similarity = number(pa.Check.in_range(-1, 1))
 
 _verdicts = {
-    "prompt_id": _text(unique=True),
-    "labeller": _text(),
+    "prompt_id": text(unique=True),
+    "labeller": text(),
     "label": _label,
-    "kind": pa.Column(str, nullable=True),
-    "rule": pa.Column(str, nullable=True),
-    "response": _response,
+    "kind": free_text(),
+    "rule": free_text(),
+    "response": free_text(),
 }
 
 SCHEMAS = {
-    "seeds": _schema(
-        seed_id=_text(unique=True),
+    "seeds": schema(
+        seed_id=text(unique=True),
         text=pa.Column(str, _not_blank),
-        source=_text(),
-        category=_text(),
-        topical=_one_of(TOPICAL, required=False),
+        source=text(),
+        category=text(),
+        topical=one_of(TOPICAL, required=False),
     ),
-    "candidates": _schema(
-        seed_id=_text(),
-        strategy=_one_of(STRATEGIES),
+    "candidates": schema(
+        seed_id=text(),
+        strategy=one_of(STRATEGIES),
         text=pa.Column(str, _no_control, coerce=True),
     ),
-    "generated": _schema(
-        seed_id=_text(),
-        strategy=_one_of(STRATEGIES),
-        text=_text(),
-        generator=_text(),
-        rule=_text(),
-    ),
-    "corpus": _schema(
-        prompt_id=_text(unique=True),
-        cluster_id=_text(),
-        variant=_count(),
-        strategy=_one_of((SEED, *STRATEGIES)),
-        text=_text(unique=True),
-        source=_text(),
-        category=_text(),
-        topical=_one_of(TOPICAL),
+    "corpus": schema(
+        prompt_id=text(unique=True),
+        cluster_id=text(),
+        variant=count(),
+        strategy=one_of((SEED, *STRATEGIES)),
+        text=text(unique=True),
+        source=text(),
+        category=text(),
+        topical=one_of(TOPICAL),
         similarity=_similarity,
-        overlap=_number(_unit),
-        risk=_number(_unit),
+        overlap=number(unit),
+        risk=number(unit),
     ),
-    "neutral": _schema(prompt_id=_text(unique=True), text=_text(unique=True)),
-    "sentences": _schema(text_hash=_text(unique=True), vector=_list),
-    "drifts": _schema(
-        ["first_hash", "second_hash"],
-        first_hash=_text(),
-        second_hash=_text(),
-        drift=_number(_unit),
-    ),
-    "tokens": _schema(
+    "sentences": schema(text_hash=text(unique=True), vector=_list),
+    "tokens": schema(
         token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True),
         text=pa.Column(str),
         embedding=_list,
     ),
-    "traces": _schema(
-        prompt_id=_text(unique=True),
-        key=_text(),
-        response=_response,
-        finish_reason=_text(),
+    "traces": schema(
+        prompt_id=text(unique=True),
+        key=text(),
+        response=free_text(),
+        finish_reason=text(),
         token_ids=_list,
         token_nll=_list,
-        user_start=_count(),
-        user_end=_count(),
+        user_start=count(),
+        user_end=count(),
         next_ids=_list,
         next_logprobs=_list,
-        tail_mass=_number(_unit),
+        tail_mass=number(unit),
     ),
-    "guards": _schema(
-        prompt_id=_text(unique=True), key=_text(), score=_number(_unit, nullable=True)
+    "guards": schema(
+        prompt_id=text(unique=True), key=text(), score=number(unit, nullable=True)
     ),
-    "labels": _schema(
-        **_verdicts, p_refusal=_number(_unit, nullable=True), answer=_answer
+    "labels": schema(
+        **_verdicts,
+        p_refusal=number(unit, nullable=True),
+        answer=one_of(ANSWER_KINDS, nullable=True),
     ),
-    "verdicts": _schema(**_verdicts),
-    "answers": _schema(
-        prompt_id=_text(unique=True),
-        key=_text(),
-        response=_response,
-        finish_reason=_text(),
-        label=_label,
-        declined_later=pa.Column(bool),
-        sample=pa.Column(bool),
-    ),
-    "samples": _schema(
-        ["prompt_id", "temperature", "draw"],
-        prompt_id=_text(),
-        temperature=_number(),
-        draw=_count(),
-        key=_text(),
-        label=_label,
-        answer=_answer,
-        response=_response,
-    ),
-    "annotations": _schema(
+    "verdicts": schema(**_verdicts),
+    "annotations": schema(
         ["system", "prompt_id"],
-        system=_text(),
-        prompt_id=_text(),
-        first_refusal=_one_of((*THREE_LABELS, "unclear")),
-        second_refusal=_one_of((*THREE_LABELS, "unclear")),
-        first_answer=_one_of(READ_ANSWERS),
-        second_answer=_one_of(READ_ANSWERS),
-        response=_text(),
+        system=text(),
+        prompt_id=text(),
+        first_refusal=one_of((*THREE_LABELS, "unclear")),
+        second_refusal=one_of((*THREE_LABELS, "unclear")),
+        first_answer=one_of(READ_ANSWERS),
+        second_answer=one_of(READ_ANSWERS),
+        response=text(),
     ),
-    "training_answers": _schema(
-        answer_id=_text(unique=True),
-        source=_text(),
-        prompt=_text(),
-        response=_text(),
-        first_label=_one_of(THREE_LABELS),
-        second_label=_one_of(THREE_LABELS),
-    ),
-    "pairs": _schema(
+    "pairs": schema(
         ["centre_id", "neighbour_id"],
-        centre_id=_text(),
+        centre_id=text(),
         centre_label=_label,
-        neighbour_id=_text(),
+        neighbour_id=text(),
         neighbour_label=_label,
         same_cluster=pa.Column(bool),
-        rank=_count(nullable=True),
+        rank=count(nullable=True),
         similarity=_similarity,
-        drift=_number(_unit),
-        prob_shift=_number(_unit),
-        ppl_relative=_number(_unit),
-        ppl_clipped=_number(_unit),
+        drift=number(unit),
+        prob_shift=number(unit),
+        ppl_relative=number(unit),
+        ppl_clipped=number(unit),
     ),
-    "scores": _schema(
-        prompt_id=_text(unique=True),
-        cluster_id=_text(),
+    "scores": schema(
+        prompt_id=text(unique=True),
+        cluster_id=text(),
         label=_label,
-        isolation=_number(_unit, nullable=True),
-        n_neighbours=_count(),
-        mean_similarity=_number(nullable=True),
-        ci=_number(_unit, nullable=True),
-        ci_clipped=_number(_unit, nullable=True),
-        spread=_number(nullable=True),
-        spread_clipped=_number(nullable=True),
-        n_theta=_count(),
-        ci_theta=_number(_unit, nullable=True),
-        ci_clipped_theta=_number(_unit, nullable=True),
+        isolation=number(unit, nullable=True),
+        n_neighbours=count(),
+        mean_similarity=number(nullable=True),
+        ci=number(unit, nullable=True),
+        ci_clipped=number(unit, nullable=True),
+        spread=number(nullable=True),
+        spread_clipped=number(nullable=True),
+        n_theta=count(),
+        ci_theta=number(unit, nullable=True),
+        ci_clipped_theta=number(unit, nullable=True),
     ),
-    "systems": _schema(
-        system=_text(unique=True),
-        kind=_one_of(("chat", "guard", "refusal")),
-        model=_text(),
-        instruction=pa.Column(str, nullable=True),
-        default=_one_of(("yes", "no")),
-        title=_text(unique=True),
+    "systems": schema(
+        system=text(unique=True),
+        kind=one_of(("chat", "guard", "refusal")),
+        model=text(),
+        instruction=free_text(),
+        default=one_of(("yes", "no")),
+        title=text(unique=True),
     ),
 }
+"""Schemas by kind of file; other packages add theirs (`paraguard_lab.kinds`)."""
 
 
 if TYPE_CHECKING:
@@ -245,23 +203,32 @@ if TYPE_CHECKING:
         def __iter__(self) -> Iterator[Any]: ...
         def __len__(self) -> int: ...
 
-    class Corpus(_Frame): ...
+    class Corpus(_Frame):
+        """Prompts in clusters of the same meaning."""
 
-    class Seeds(_Frame): ...
+    class Seeds(_Frame):
+        """The first prompt of each cluster."""
 
-    class Candidates(_Frame): ...
+    class Candidates(_Frame):
+        """Paraphrases of seeds, not yet judged."""
 
-    class Traces(_Frame): ...
+    class Traces(_Frame):
+        """Answers with the numbers of their tokens."""
 
-    class Labels(_Frame): ...
+    class Labels(_Frame):
+        """Decisions: accept, reject, blocked or unparsed."""
 
-    class Tokens(_Frame): ...
+    class Tokens(_Frame):
+        """Texts and embeddings of tokens."""
 
-    class Pairs(_Frame): ...
+    class Pairs(_Frame):
+        """Refused prompts beside accepted neighbours."""
 
-    class Scores(_Frame): ...
+    class Scores(_Frame):
+        """What a refusal scores: CI and its parts."""
 
-    class Table(_Frame): ...
+    class Table(_Frame):
+        """Rows that a notebook shows or records."""
 
 else:
     Corpus = Seeds = Candidates = pd.DataFrame
@@ -269,7 +236,7 @@ else:
     Pairs = Scores = Table = pd.DataFrame
 
 # A frame's type says what it holds: the columns of the schema of that name (those of a
-# table are its function's). They are all data frames; only mypy tells them apart, so
+# table are its function's). They are all data frames; only mypy distinguishes them, so
 # that labels passed for scores are an error before anything runs.
 
 
@@ -286,75 +253,71 @@ def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
 
 
-MAY_BE_EMPTY = (
-    "pairs",
-    "scores",
-)  # a system may accept nothing, or give nothing that can be read
+MAY_BE_EMPTY = ("pairs", "scores")
+"""A system may accept nothing, or give nothing that can be read."""
 
 
 def list_text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
-    text = pa.Column(str).dtype
-    return [
-        name for name, column in SCHEMAS[kind].columns.items() if column.dtype == text
-    ]
+    text_type = pa.Column(str).dtype
+    columns = SCHEMAS[kind].columns
+    return [name for name, column in columns.items() if column.dtype == text_type]
 
 
 def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
-    """Check a frame against the schema of its kind and return it with the schema's
-    columns and types.
+    """Return a frame with the columns and types of its kind.
 
-    Raise a DataError about the first problem of `where`, usually a file: it is empty,
-    lacks or has extra columns, or a value is not allowed.
+    Raises
+    ------
+    DataError
+        About the first problem of `where`, usually a file: it is empty, lacks or has
+        extra columns, or a value is not allowed.
     """
-    schema = SCHEMAS[kind]
-    missing = [
-        name
-        for name, column in schema.columns.items()
-        if column.required and name not in frame.columns
-    ]
-    extra = [name for name in frame.columns if name not in schema.columns]
-    if missing:
-        raise DataError(
-            f"{where}: column {missing[0]!r} is missing; a {kind} file has the columns"
-            f" {', '.join(schema.columns)}"
-        )
-    if extra:
-        raise DataError(
-            f"{where}: column {extra[0]!r} is not part of a {kind} file; remove it"
-        )
-    if frame.empty and kind not in MAY_BE_EMPTY:
-        raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
-    if frame.empty:  # no value tells the types
-        return pd.DataFrame(
-            {
-                name: pd.Series(dtype=column.dtype.type)
-                for name, column in schema.columns.items()
-            }
-        )
-    frame = frame[
-        [name for name in schema.columns if name in frame.columns]
-    ].reset_index(drop=True)
-    for name in frame.columns:
-        # pandas reads an empty CSV field as missing
-        if not schema.columns[name].nullable and frame[name].isna().any():
-            _fail(where, frame, int(frame[name].isna().argmax()), name, "is blank")
+    columns = SCHEMAS[kind].columns
+    _check_columns(frame, kind, where)
+    if frame.empty:
+        return _make_empty(columns)
+    known = [name for name in columns if name in frame.columns]
+    frame = frame[known].reset_index(drop=True)
+    for name in known:
+        # pandas reads an empty CSV field as missing.
+        is_missing = frame[name].isna()
+        if is_missing.any() and not columns[name].nullable:
+            _fail(where, frame, int(is_missing.argmax()), name, "is blank")
     try:
-        return schema.validate(frame, lazy=True)
+        return SCHEMAS[kind].validate(frame, lazy=True)
     except SchemaErrors as error:
         case = error.failure_cases.iloc[0]
-        problem = (
-            "stands there twice"
-            if case["check"] == "field_uniqueness"
-            else case["check"]
-        )
-        _fail(
-            where,
-            frame,
-            case["index"],
-            case["column"],
-            f"{_shorten(case['failure_case'])} ({problem})",
-        )
+        is_repeated = case["check"] == "field_uniqueness"
+        problem = "stands there twice" if is_repeated else case["check"]
+        value = _shorten(case["failure_case"])
+        _fail(where, frame, case["index"], case["column"], f"{value} ({problem})")
+
+
+def _check_columns(frame: pd.DataFrame, kind: str, where: str) -> None:
+    """Raise a DataError if a frame lacks a column, has another one, or has no rows."""
+    columns = SCHEMAS[kind].columns
+    for name, column in columns.items():
+        if column.required and name not in frame.columns:
+            raise DataError(
+                f"{where}: column {name!r} is missing; a {kind} file has the columns"
+                f" {', '.join(columns)}"
+            )
+    for name in frame.columns:
+        if name not in columns:
+            raise DataError(
+                f"{where}: column {name!r} is not part of a {kind} file; remove it"
+            )
+    if frame.empty and kind not in MAY_BE_EMPTY:
+        raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
+
+
+def _make_empty(columns: dict[str, pa.Column]) -> pd.DataFrame:
+    """Return a frame without rows: no value says which type its columns have."""
+    empty = {}
+    for name, column in columns.items():
+        empty[name] = pd.Series(dtype=column.dtype.type)
+    return pd.DataFrame(empty)
 
 
 def _fail(
@@ -362,10 +325,8 @@ def _fail(
 ) -> NoReturn:
     if index is None or pd.isna(index):
         raise DataError(f"{where}: column {column}: {problem}; correct the file")
-    row = frame.iloc[int(index)]
-    identity = next(
-        (str(row[name]) for name in frame.columns if name.endswith("_id")), ""
-    )
+    ids = [name for name in frame.columns if name.endswith("_id")]
+    identity = str(frame[ids[0]].iloc[int(index)]) if ids else ""
     # Row 1 is the header, as a spreadsheet counts.
     raise DataError(
         f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem};"
@@ -374,5 +335,5 @@ def _fail(
 
 
 def _shorten(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    words = repr(value) if isinstance(value, str) else str(value)
+    return words if len(words) <= 60 else words[:57] + "..."

@@ -28,13 +28,12 @@ from paraguard_utils import registry
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.core.signals import ScoreWeights, Scoring
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.parts import WHOLE, Shard
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.stores import (
     LIVE,
     RECORDED,
-    WHOLE,
     CorpusFiles,
-    Shard,
     Store,
     frame_hash,
 )
@@ -372,7 +371,7 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
     twins_system_prompts: list[str] = []
 
     def parts(self) -> Shard:
-        """Return the shard as (i, n), counted from 1; `stores.WHOLE` if there is none."""
+        """Return the shard as (i, n), counted from 1; `WHOLE` if there is none."""
         if not self.shard:
             return WHOLE
         number, _, shards = self.shard.partition("/")

@@ -14,36 +14,29 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple
 
 import pandas as pd
-from filelock import FileLock, Timeout
 
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
 
-RECORDED, LIVE = "recorded", "live"
-
-Shard: TypeAlias = tuple[
-    int, int
-]  # (i, n): the i-th of n parts of a work, counted from 1
-WHOLE: Shard = (1, 1)  # all of it
+RECORDED = "recorded"
+LIVE = "live"
 
 
 class FileKind(NamedTuple):
-    """A kind of file in a store.
+    """A kind of file in a store; its columns are those of `schemas.SCHEMAS`, if any.
 
-    Its columns are those of `schemas.SCHEMAS`, where it has any.
-
-    In `path`, below the store, the braces take the names that are passed, in order.
-    `maker` is the notebook or command that makes it. `recorded` is how `record` takes
-    it from a live store: "promoted"; "on request", where a live run may lack it;
-    "derived", made anew from what was promoted.
+    In `path`, below the store, the braces take the names that are passed: of the corpus
+    and of the system. `maker` is the notebook or command that makes it. `recorded` is
+    how `record` takes it from a live store: "promoted"; "on request", if a live run may
+    lack it; "derived", made anew from what was promoted.
     """
 
     path: str
@@ -52,10 +45,8 @@ class FileKind(NamedTuple):
 
 
 KINDS = {
-    "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
     "corpus": FileKind("corpus/{}.csv", "01_corpus_building", "promoted"),
     "sentences": FileKind("vectors/{1}/{0}.parquet", "01_corpus_building", "promoted"),
-    "drifts": FileKind("vectors/{1}/{0}.drifts.parquet", "06_validity", "promoted"),
     "tokens": FileKind("vectors/{}/tokens.parquet", "02_querying", "promoted"),
     "traces": FileKind("traces/{}/{}.parquet", "02_querying", "promoted"),
     "guards": FileKind("guards/{}/{}.csv", "05_guard_comparison", "promoted"),
@@ -65,13 +56,7 @@ KINDS = {
         "promoted",
     ),
     "verdicts": FileKind(
-        "verdicts/{}/{}.csv", "02_querying with judge=MODEL", "on request"
-    ),
-    "answers": FileKind(
-        "answers/{}/{}.csv", "02_querying with long_answers=200", "on request"
-    ),
-    "samples": FileKind(
-        "samples/{}/{}.parquet", "02_querying with draw=true", "on request"
+        "verdicts/{}/{}.csv", "A0_follow_ups with judge=MODEL", "on request"
     ),
     "pairs": FileKind(
         "pairs/{}/{}.parquet", "03_scoring or 05_guard_comparison", "derived"
@@ -79,7 +64,6 @@ KINDS = {
     "scores": FileKind(
         "scores/{}/{}.csv", "03_scoring or 05_guard_comparison", "derived"
     ),
-    "tuning": FileKind("tuning/{}/{}.jsonl", "03_scoring", "derived"),
     "tables": FileKind(
         "tables/{}.csv",
         "the notebook of that table (paraguard corpus build for public_*, paraguard"
@@ -88,6 +72,7 @@ KINDS = {
     ),
     "figures": FileKind("figures/{}", "the notebook of that figure"),
 }
+"""Kinds by name; other packages add theirs (`paraguard_lab.kinds`)."""
 
 
 REBUILD_START = "PARAGUARD_REBUILD_START"
@@ -153,29 +138,27 @@ class Store:
     def read(self, kind: str, *names: str) -> pd.DataFrame:
         """Read and check a file.
 
-        Raise Missing where it is not there, DataError where it does not fit its schema.
+        Raise Missing if it is not there, DataError if it does not fit its schema.
         """
         path = self.path(kind, *names)
-        if not path.is_file():
+        if path.is_file():
+            return read_file(path, kind)
+        where = paths.display_path(path)
+        maker = KINDS[kind].maker
+        remedy = f"run {maker} with the same store, corpus and model"
+        if self.recorded:
             remedy = (
-                f"restore it (git checkout -- {paths.display_path(path)}) or, if it"
-                f" never was, run {KINDS[kind].maker} with a live store (store=live):"
-                " the recorded store is read-only"
-                if self.recorded
-                else f"run {KINDS[kind].maker} with the same store, corpus and model"
+                f"restore it (git checkout -- {where}) or, if it never was, run {maker}"
+                " with a live store (store=live): the recorded store is read-only"
             )
-            raise Missing(
-                f"{paths.display_path(path)} is not in the {self.name} store; {remedy}"
-            )
-        return read_file(path, kind)
+        raise Missing(f"{where} is not in the {self.name} store; {remedy}")
 
     def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
-        """Read the product of an earlier notebook: a live store without one takes the
-        recorded one, and says so.
+        """Read the product of an earlier notebook.
 
-        Only for the corpus, its vectors and the counts over public benchmarks: a
-        recorded trace or guard score never enters a live store. Missing is raised where
-        it is in neither.
+        A live store without one takes the recorded one, and says so. That is only for
+        the corpus, its vectors and the counts over public benchmarks: a recorded trace
+        or guard score never enters a live store. Raise Missing if it is in neither.
         """
         recorded = Store(RECORDED)
         if self.has(kind, *names) or not recorded.has(kind, *names):
@@ -190,8 +173,9 @@ class Store:
     def write(
         self, kind: str, *names: str, frame: pd.DataFrame, meta: Mapping[str, object]
     ) -> Path:
-        """Check and write a file, and beside it a meta file of parameters and run
-        facts; return where it is.
+        """Check and write a file, and a meta file of parameters and run facts.
+
+        Return where it is.
         """
         path = self.output_path(kind, *names)
         write_file(path, frame, kind, meta)
@@ -262,43 +246,27 @@ class CorpusFiles:
 
 
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:
-    """Read one CSV or Parquet file and check it against its schema (tables have none),
-    or raise DataError.
+    """Read one CSV or Parquet file and check it against its schema, if it has one.
+
+    A file that is missing or wrong is a DataError.
     """
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{paths.display_path(path)}: there is no such file")
     facts = path.stat()
-    return _read_unchanged(
-        path, kind, facts.st_mtime_ns, facts.st_ino, facts.st_size
-    ).copy(deep=False)
+    state = (facts.st_mtime_ns, facts.st_ino, facts.st_size)
+    return _read_unchanged(path, kind, state).copy(deep=False)
 
 
-@lru_cache(
-    maxsize=1024
-)  # a notebook reads the same labels again and again, and checking them takes longest
-def _read_unchanged(path: Path, kind: str, *state: int) -> pd.DataFrame:
+# A notebook reads the same labels again and again, and checking them takes longest.
+@lru_cache(maxsize=1024)
+def _read_unchanged(path: Path, kind: str, state: tuple[int, ...]) -> pd.DataFrame:
     """Read and check a file once while its `state` is the same."""
     where = paths.display_path(path)
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        # A prompt may be the word "null": only empty fields are missing, and text
-        # columns stay text
-        else:
-            types = (
-                dict.fromkeys(list_text_columns(kind), str) if kind in SCHEMAS else None
-            )
-            frame = pd.read_csv(
-                path,
-                dtype=types,
-                keep_default_na=False,
-                na_values=[""],
-                encoding="utf-8",
-            )
+        frame = _read_frame(path, kind)
     except UnicodeDecodeError as error:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
-        row = re.split("[\udc80-\udcff]", text, maxsplit=1)[0].count("\n") + 1
+        row = _find_row_of_bad_bytes(path)
         raise DataError(
             f"{where}: row {row} is not UTF-8; save the file as CSV UTF-8"
         ) from error
@@ -311,7 +279,28 @@ def _read_unchanged(path: Path, kind: str, *state: int) -> pd.DataFrame:
         raise DataError(
             f"{where}: cannot be read ({problem}); restore or remove the file"
         ) from error
-    return check_schema(frame, kind, where) if kind in SCHEMAS else frame
+    if kind in SCHEMAS:
+        frame = check_schema(frame, kind, where)
+    return frame
+
+
+def _read_frame(path: Path, kind: str) -> pd.DataFrame:
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    types = None
+    if kind in SCHEMAS:
+        types = dict.fromkeys(list_text_columns(kind), str)
+    # A prompt may be the word "null": only empty fields are missing, and text columns
+    # stay text.
+    return pd.read_csv(
+        path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8"
+    )
+
+
+def _find_row_of_bad_bytes(path: Path) -> int:
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    before = re.split("[\udc80-\udcff]", text, maxsplit=1)[0]
+    return before.count("\n") + 1
 
 
 def read_upstream_csv(
@@ -319,8 +308,8 @@ def read_upstream_csv(
 ) -> pd.DataFrame:
     """Read an upstream CSV file with every field as text, empty fields as "".
 
-    Raise DataError where it is not CSV in UTF-8, has no rows, or lacks a column;
-    `advice` is what to do about that.
+    Raise DataError if it is not CSV in UTF-8, has no rows, or lacks a column; `advice`
+    is what to do about that.
     """
     where = paths.display_path(path)
     try:
@@ -343,43 +332,42 @@ def read_upstream_csv(
 
 
 def check_fields(path: Path, fields: pd.Series, fine: pd.Series, problem: str) -> None:
-    """Raise a DataError about the first field of a column of an upstream file that is
-    not fine; row 1 is the header.
+    """Raise a DataError about the first field of a column that is not fine.
+
+    The file is an upstream one; row 1 is the header.
     """
-    if not fine.all():
-        row = int((~fine).argmax())
-        where = f"{paths.display_path(path)}: row {row + 2}, column {fields.name}"
-        raise DataError(f"{where}: {fields.iloc[row]!r} {problem}")
+    if fine.all():
+        return
+    row = int((~fine).argmax())
+    where = f"{paths.display_path(path)}: row {row + 2}, column {fields.name}"
+    raise DataError(f"{where}: {fields.iloc[row]!r} {problem}")
 
 
 def write_file(
     path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]
 ) -> None:
-    """Write a frame atomically, CSV floats at 5 significant digits, and its meta file
-    beside it.
+    """Write a frame atomically, and its meta file beside it.
+
+    Floats in CSV have 5 significant digits.
     """
     path = Path(path)
     if kind in SCHEMAS:
         frame = check_schema(frame, kind, paths.display_path(path))
-    if path.suffix == ".parquet":
-        write_atomically(
-            path, lambda part: frame.to_parquet(part, index=False, compression="zstd")
-        )
-    else:
-        write_atomically(
-            path,
-            lambda part: frame.to_csv(
-                part, index=False, float_format="%.5g", lineterminator="\n"
-            ),
-        )
+
+    def write(part: Path) -> None:
+        if path.suffix == ".parquet":
+            frame.to_parquet(part, index=False, compression="zstd")
+        else:
+            frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
+
+    write_atomically(path, write)
     write_meta(path, meta)
 
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
-    """Write `<file>.meta.json`: how a file came to be. Outside identity checks."""
-    text = json.dumps(
-        {"package": __version__, **meta}, indent=1, sort_keys=True, ensure_ascii=False
-    )
+    """Write `<file>.meta.json`, which says how a file was made."""
+    facts = {"package": __version__, **meta}
+    text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False)
     write_text(meta_path(path), f"{text}\n")
 
 
@@ -389,15 +377,17 @@ def meta_path(path: str | Path) -> Path:
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
-    """Return a file's meta data, or {} where there is none."""
+    """Return a file's meta data, {} if there is none."""
     path = meta_path(path)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
     """Let `produce` write a temporary file, then move it to `path` at once.
 
-    DataError, nothing changed, if it fails.
+    If that fails, nothing is changed, and it is a DataError.
     """
     part = None
     try:
@@ -411,120 +401,14 @@ def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
         part.chmod(0o644)
         os.replace(part, path)
     except OSError as error:
+        problem = error.strerror or str(error).splitlines()[0]
         raise DataError(
-            f"{paths.display_path(path)} cannot be written"
-            f" ({error.strerror or str(error).splitlines()[0]}); mend that and run"
-            " again: what was written before is kept"
+            f"{paths.display_path(path)} cannot be written ({problem}); mend that and"
+            " run again: what was written before is kept"
         ) from error
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
-
-
-class Parts:
-    """What a run that may be killed has of a file so far: a folder of parts, each
-    written in one step, under one lock.
-
-    The parts of `x.csv` are `x.parts/part-000000.parquet` and so on; parts made in
-    another way lie `apart`, in `x.APART.parts`. They are checked if their `kind` has a
-    schema. The lock, `x.csv.lock`, is held inside a `with` block, which begins by
-    removing what a killed run had half written; if another process holds it, that
-    raises `DataError`. One of n processes that work on the file side by side, a
-    `shard`, has a folder and a lock of its own; `WHOLE` is alone, and has the parts of
-    all shards.
-    """
-
-    def __init__(
-        self, file: Path, kind: str, apart: str = "", shard: Shard = WHOLE
-    ) -> None:
-        self.file, self.kind, self.alone, self.held = (
-            file,
-            kind,
-            shard == WHOLE,
-            ExitStack(),
-        )
-        self.way = f".{apart}" if apart else ""
-        self.own = "" if self.alone else f".shard-{shard[0]}-of-{shard[1]}"
-        self.folder = file.with_suffix(f"{self.way}{self.own}.parts")
-
-    def __enter__(self) -> Self:
-        others = [
-            folder.name[len(self.file.stem + self.way) : -len(".parts")]
-            for folder in self._shards()
-        ]
-        with ExitStack() as held:
-            for shard in (self.own, *others):
-                try:
-                    held.enter_context(FileLock(f"{self.file}{shard}.lock", timeout=0))
-                except Timeout:
-                    raise DataError(
-                        f"{paths.display_path(self.file)} is being written by another"
-                        " process; wait for it or use another store"
-                    ) from None
-            self.held = held.pop_all()
-        if not self.alone:
-            self.folder.mkdir(
-                exist_ok=True
-            )  # by which a run that puts all together knows of this one
-        own = self.file.parent.glob(f".{self.file.name}.*.tmp") if self.alone else ()
-        for leftover in [*own, *self.folder.glob(".part-*.tmp")]:
-            leftover.unlink()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.held.close()
-
-    def _shards(self) -> list[Path]:
-        """Return the folders of the shards whose parts are this run's too."""
-        return (
-            sorted(self.file.parent.glob(f"{self.file.stem}{self.way}.shard-*.parts"))
-            if self.alone
-            else []
-        )
-
-    def files(self) -> list[Path]:
-        """Return the parts in the order in which they were added."""
-        return [
-            part
-            for folder in [self.folder, *self._shards()]
-            for part in sorted(folder.glob("part-*.parquet"))
-        ]
-
-    def read(self, *before: Path) -> list[pd.DataFrame]:
-        """Read files that may be there, then the parts.
-
-        What cannot be read is set aside as `*.corrupt`.
-        """
-        frames = []
-        for file in [*(file for file in before if file.is_file()), *self.files()]:
-            try:
-                frames.append(read_file(file, self.kind))
-            except DataError as error:
-                os.replace(file, file.with_name(f"{file.name}.corrupt"))
-                print(
-                    f"{error}; it was set aside, and what it held is made again",
-                    file=sys.stderr,
-                )
-        return frames
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write one more part; a number that was set aside is not given again."""
-        taken = [
-            int(file.name.partition(".")[0].removeprefix("part-"))
-            for file in self.folder.glob("part-*")
-        ]
-        part = self.folder / f"part-{max(taken, default=-1) + 1:06d}.parquet"
-        write_atomically(
-            part, lambda file: rows.to_parquet(file, index=False, compression="zstd")
-        )
-
-    def clear(self) -> None:
-        """Remove the parts, and their folders unless something was set aside there."""
-        for part in self.files():
-            part.unlink()
-        for folder in [self.folder, *self._shards()]:
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -536,6 +420,5 @@ def write_text(path: Path, text: str) -> None:
 
 def frame_hash(frame: pd.DataFrame) -> str:
     """Return 16 hex digits over a frame's content, for meta files."""
-    return hashlib.sha256(
-        frame.to_csv(index=False, float_format="%.5g").encode()
-    ).hexdigest()[:16]
+    content = frame.to_csv(index=False, float_format="%.5g").encode()
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -22,6 +22,7 @@ from paraguard_tools.logs import gate, page, records
 from paraguard_tools.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
+from paraguard_utils.parts import Parts
 from paraguard_utils.paths import DATA, RESULTS, display_path
 
 OPTIONS: dict[str, Any] = {
@@ -65,9 +66,6 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
     """
     from tqdm import tqdm
 
-    from paraguard_utils import (
-        stores,
-    )  # its packages are an extra, as are the encoder's, which takes seconds
     from paraguard_utils.models import encoder
 
     rows = decisions.texts(decisions.rows.index.to_numpy()).tolist()
@@ -78,7 +76,7 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
         )
     hashes = [encoder.hash_text(text) for text in rows]
     out.mkdir(parents=True, exist_ok=True)
-    with stores.Parts(out / "vectors.parquet", "sentences") as parts:
+    with Parts(out / "vectors.parquet", "sentences") as parts:
         known = {
             row.text_hash: row.vector
             for frame in parts.read()

@@ -12,8 +12,9 @@ import pandas as pd
 from paraguard_utils import stores
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting
+from paraguard_utils.parts import Parts
 from paraguard_utils.settings import QueryOptions
-from paraguard_utils.stores import RECORDED, CorpusFiles, Parts, Store
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 
 def print_preflight(

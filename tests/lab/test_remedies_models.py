@@ -25,6 +25,7 @@ from paraguard_utils import paths, registry, stores
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.parts import Parts
 from paraguard_utils.settings import XSTEST_SAFE
 
 IDS = [[5, 9, 40, 77, 8, 120], [3, 3, 60, 61, 62, 7]]
@@ -551,7 +552,7 @@ KILLS = (
     (trace_store.LabelledParts, "add", 2),
     (trace_store.LabelledParts, "compact", 1),
     (stores, "write_file", 1),
-    (stores.Parts, "clear", 1),
+    (Parts, "clear", 1),
 )
 """Steps that a run does not survive, and at which call of them."""
 

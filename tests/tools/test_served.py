@@ -24,6 +24,7 @@ from paraguard_utils import settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.parts import Parts
 
 KEY = "sk-QUOKKA-1234567890"
 
@@ -843,7 +844,7 @@ def test_a_client_killed_again_and_again_loses_only_what_was_under_way(server, r
     handler, model = server({})
     chance = np.random.default_rng(1)
     command = [sys.executable, "-c", CLIENT, str(results), model.base_url]
-    parts = stores.Parts(
+    parts = Parts(
         results / "test/traces/mine/made-up-served--safety.parquet", "traces"
     )
     for kills in range(1, KILLS + 1):

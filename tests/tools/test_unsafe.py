@@ -27,6 +27,7 @@ from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.errors import DataError, SettingsError, UserError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import engine, prompting, trace_store
+from paraguard_utils.parts import Parts
 
 SHARED = paths.ROOT.parent / "shared" / "data" / "xstest" / "xstest_prompts.csv"
 REQUESTS = [
@@ -279,7 +280,7 @@ KILLS = (
     (stores, "write_meta", 1, 8),
     (stores, "write_file", 2, 8),  # the traces
     (stores, "write_meta", 2, 8),
-    (stores.Parts, "clear", 1, 8),
+    (Parts, "clear", 1, 8),
 )
 """Steps that a run does not survive, at which call of them, and how many prompts are
 answered by then.
@@ -455,14 +456,13 @@ def test_whoever_reads_answers_refuses(
     rude().write("corpus", frame=harmful, meta={})
     traces, labels = asked_and_labelled(harmful, config)
     ((name, frame),) = traces.items()
-    given = (harmful, labels[name], None, None)
     asked = {name: replace(System.of(name, harmful, labels[name]), traces=frame)}
     files = sorted(results.rglob("*"))
     for reads in (
         lambda: follow_ups.ask_long_answers(rude(), asked, later),
         lambda: follow_ups.ask_samples(rude(), harmful, later),
         lambda: judge.judge_systems(rude(), traces, later),
-        lambda: review.list_confused_refusals(*given),
+        lambda: review.list_confused_refusals(asked[name]),
         lambda: tuning_data.make_tuning_examples(asked[name], None, ""),
         lambda: explorer.render_explorer(
             harmful, {}, explorer.ExplorerHeader("rude", "test", {})

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paraguard_lab.report import compare
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
+from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import check_schema
 from paraguard_utils.text import CONTROL_CHARACTERS
 
@@ -176,10 +176,10 @@ def read(parts, *before):
 
 
 def test_parts_are_numbered_kept_and_cleared(tmp_path):
-    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+    with Parts(tmp_path / "x.csv", "tables") as parts:
         assert read(parts) == [] and parts.files() == []
         add(parts, 1, 2)
-    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+    with Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 3)
         assert [file.name for file in parts.files()] == [
             f"part-00000{i}.parquet" for i in range(3)
@@ -202,7 +202,7 @@ def test_parts_are_numbered_kept_and_cleared(tmp_path):
 def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not_given_again(
     tmp_path, capsys
 ):
-    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+    with Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 1, 2)
         last = parts.files()[-1]
         last.write_bytes(last.read_bytes()[:-10])
@@ -217,7 +217,7 @@ def test_a_part_that_cannot_be_read_is_named_and_set_aside_and_its_number_is_not
 
 
 def test_parts_that_do_not_fit_their_schema_are_set_aside(tmp_path, capsys):
-    with stores.Parts(tmp_path / "x.parquet", "traces") as parts:
+    with Parts(tmp_path / "x.parquet", "traces") as parts:
         add(parts, 1)
         assert (
             parts.read() == []
@@ -228,19 +228,19 @@ def test_parts_that_do_not_fit_their_schema_are_set_aside(tmp_path, capsys):
 def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is_removed(
     tmp_path,
 ):
-    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+    with Parts(tmp_path / "x.csv", "tables") as parts:
         add(parts, 1)
         with pytest.raises(
             DataError, match=r"x\.csv is being written by another process"
         ):
-            stores.Parts(parts.file, "tables").__enter__()
+            Parts(parts.file, "tables").__enter__()
     leftovers = [
         tmp_path / ".x.csv.abc.tmp",
         parts.folder / ".part-000001.parquet.abc.tmp",
     ]
     for leftover in leftovers:
         leftover.write_bytes(b"half")
-    with stores.Parts(tmp_path / "x.csv", "tables") as parts:
+    with Parts(tmp_path / "x.csv", "tables") as parts:
         assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [
             [1]
         ]
@@ -261,12 +261,3 @@ def test_the_list_of_systems_is_read_once_for_each_folder(tmp_path, monkeypatch)
     monkeypatch.setattr(paths, "DATA", tmp_path)
     with pytest.raises(DataError, match="there is no such file"):
         registry.display_titles(["mine"])
-
-
-def test_differences_by_hand():
-    old = pd.DataFrame({"t": ["a", "b"], "x": [0.5, None], "y": ["s", "s"]})
-    new = pd.DataFrame({"t": ["a", "b"], "x": [0.50000001, 0.1], "y": ["s", "t"]})
-    found = compare.compare_cells(old, new, ["t"])
-    found = found[found["share"] > compare.RUN_TOLERANCE]
-    assert found[["t", "column"]].to_numpy().tolist() == [["b", "x"], ["b", "y"]]
-    assert (compare.compare_cells(old, old, ["t"])["share"] == 0).all()

@@ -1,0 +1,82 @@
+"""Kinds of files that only this package reads and writes: their columns and places.
+
+Importing the package adds them to those of `paraguard_utils`.
+"""
+
+import pandera.pandas as pa
+
+from paraguard_utils.core.decisions import LABELS
+from paraguard_utils.core.strategies import STRATEGIES
+from paraguard_utils.schemas import (
+    ANSWER_KINDS,
+    SCHEMAS,
+    THREE_LABELS,
+    count,
+    free_text,
+    number,
+    one_of,
+    schema,
+    text,
+    unit,
+)
+from paraguard_utils.stores import KINDS, FileKind
+
+SCHEMAS.update(
+    {
+        "generated": schema(
+            seed_id=text(),
+            strategy=one_of(STRATEGIES),
+            text=text(),
+            generator=text(),
+            rule=text(),
+        ),
+        "neutral": schema(prompt_id=text(unique=True), text=text(unique=True)),
+        "drifts": schema(
+            ["first_hash", "second_hash"],
+            first_hash=text(),
+            second_hash=text(),
+            drift=number(unit),
+        ),
+        "answers": schema(
+            prompt_id=text(unique=True),
+            key=text(),
+            response=free_text(),
+            finish_reason=text(),
+            label=one_of(LABELS),
+            declined_later=pa.Column(bool),
+            sample=pa.Column(bool),
+        ),
+        "samples": schema(
+            ["prompt_id", "temperature", "draw"],
+            prompt_id=text(),
+            temperature=number(),
+            draw=count(),
+            key=text(),
+            label=one_of(LABELS),
+            answer=one_of(ANSWER_KINDS, nullable=True),
+            response=free_text(),
+        ),
+        "training_answers": schema(
+            answer_id=text(unique=True),
+            source=text(),
+            prompt=text(),
+            response=text(),
+            first_label=one_of(THREE_LABELS),
+            second_label=one_of(THREE_LABELS),
+        ),
+    }
+)
+
+KINDS.update(
+    {
+        "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
+        "drifts": FileKind("vectors/{1}/{0}.drifts.parquet", "06_validity", "promoted"),
+        "answers": FileKind(
+            "answers/{}/{}.csv", "A0_follow_ups with long_answers=200", "on request"
+        ),
+        "samples": FileKind(
+            "samples/{}/{}.parquet", "A0_follow_ups with draw=60", "on request"
+        ),
+        "tuning": FileKind("tuning/{}/{}.jsonl", "07_remedies", "derived"),
+    }
+)

@@ -1,0 +1,137 @@
+"""Files that grow part by part, so that a killed run loses little."""
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from paraguard_utils import paths
+from paraguard_utils.errors import DataError
+from paraguard_utils.stores import read_file, write_atomically
+
+Shard: TypeAlias = tuple[int, int]
+"""(i, n): the i-th of n parts of a work, counted from 1."""
+
+WHOLE: Shard = (1, 1)
+
+
+class Parts:
+    """What a run that may be killed has of a file so far.
+
+    It is a folder of parts, each written in one step, under one lock. The parts of
+    `x.csv` are `x.parts/part-000000.parquet` and so on. They are checked if their
+    `kind` has a schema.
+
+    The lock, `x.csv.lock`, is held inside a `with` block, which begins by removing what
+    a killed run had half written; if another process holds it, that raises `DataError`.
+
+    Attributes
+    ----------
+    file : Path
+        The file that the parts are to become.
+    kind : str
+    apart : str
+        Parts made in another way lie apart, in `x.APART.parts`.
+    shard : Shard
+        One of n processes that work on the file side by side has a folder and a lock of
+        its own; `WHOLE` is alone, and has the parts of all shards.
+    folder : Path
+        Where this process adds parts.
+    """
+
+    def __init__(
+        self, file: Path, kind: str, apart: str = "", shard: Shard = WHOLE
+    ) -> None:
+        self.file = file
+        self.kind = kind
+        self.is_whole = shard == WHOLE
+        self._stem = file.stem + (f".{apart}" if apart else "")
+        self._suffix = "" if self.is_whole else f".shard-{shard[0]}-of-{shard[1]}"
+        self.folder = file.parent / f"{self._stem}{self._suffix}.parts"
+        self._locks = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as locks:
+            for suffix in (self._suffix, *self._shard_suffixes()):
+                lock = FileLock(f"{self.file}{suffix}.lock", timeout=0)
+                try:
+                    locks.enter_context(lock)
+                except Timeout:
+                    raise DataError(
+                        f"{paths.display_path(self.file)} is being written by another"
+                        " process; wait for it or use another store"
+                    ) from None
+            self._locks = locks.pop_all()
+        leftovers = list(self.folder.glob(".part-*.tmp"))
+        if self.is_whole:
+            leftovers += self.file.parent.glob(f".{self.file.name}.*.tmp")
+        else:
+            # By its folder, a run that puts all together knows of this shard.
+            self.folder.mkdir(exist_ok=True)
+        for leftover in leftovers:
+            leftover.unlink()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._locks.close()
+
+    def _shard_folders(self) -> list[Path]:
+        """Return the folders of the shards whose parts are this run's too."""
+        if not self.is_whole:
+            return []
+        return sorted(self.file.parent.glob(f"{self._stem}.shard-*.parts"))
+
+    def _shard_suffixes(self) -> list[str]:
+        """Return what names those shards: `.shard-1-of-2` and so on."""
+        return [
+            folder.name.removeprefix(self._stem).removesuffix(".parts")
+            for folder in self._shard_folders()
+        ]
+
+    def files(self) -> list[Path]:
+        """Return the parts in the order in which they were added."""
+        files = []
+        for folder in [self.folder, *self._shard_folders()]:
+            files += sorted(folder.glob("part-*.parquet"))
+        return files
+
+    def read(self, *before: Path) -> list[pd.DataFrame]:
+        """Read files that may be there, then the parts.
+
+        What cannot be read is set aside as `*.corrupt`.
+        """
+        present = [file for file in before if file.is_file()]
+        frames = []
+        for file in [*present, *self.files()]:
+            try:
+                frames.append(read_file(file, self.kind))
+            except DataError as error:
+                os.replace(file, file.with_name(f"{file.name}.corrupt"))
+                print(
+                    f"{error}; it was set aside, and what it held is made again",
+                    file=sys.stderr,
+                )
+        return frames
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write one more part; a number that was set aside is not given again."""
+        last = -1
+        for file in self.folder.glob("part-*"):
+            number = file.name.partition(".")[0].removeprefix("part-")
+            last = max(last, int(number))
+        part = self.folder / f"part-{last + 1:06d}.parquet"
+        write_atomically(
+            part, lambda file: rows.to_parquet(file, index=False, compression="zstd")
+        )
+
+    def clear(self) -> None:
+        """Remove the parts, and their folders unless something was set aside there."""
+        for part in self.files():
+            part.unlink()
+        for folder in [self.folder, *self._shard_folders()]:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
