@@ -75,7 +75,7 @@ def main():
         default="smollm2-135m-instruct",
         help="any name that notebook 02 takes",
     )
-    parser.add_argument("--system prompts", nargs="+", default=["safety"])
+    parser.add_argument("--system-prompts", nargs="+", default=["safety"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[200, 1200, 12_000])
     parser.add_argument(
         "--new", type=int, default=64, help="new tokens (default: %(default)s)"

@@ -26,6 +26,7 @@ from paraguard_utils.models import loading, prompting
 from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.engine import (
     Engine,
+    Step,
     count_shared_tokens,
     split_into_batches,
 )
@@ -62,9 +63,9 @@ class Profiled(Engine):
             self.seconds = time.perf_counter() - started
         return found
 
-    def _forward(self, ids: torch.Tensor, *args: Any) -> torch.Tensor:
-        self.computed += ids.numel()
-        return super()._forward(ids, *args)
+    def _forward(self, step: Step, *args: Any) -> torch.Tensor:
+        self.computed += step.ids.numel()
+        return super()._forward(step, *args)
 
 
 def kind(operation: str) -> str:

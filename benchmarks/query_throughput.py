@@ -338,7 +338,7 @@ def main():
         default="smollm2-135m-instruct",
         help="any name that notebook 02 takes",
     )
-    parser.add_argument("--system prompt", default="safety")
+    parser.add_argument("--system-prompt", default="safety")
     parser.add_argument(
         "--prompts",
         type=Path,
