@@ -131,7 +131,7 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
     )
 
     def rejected(ablation: Ablation) -> list[np.ndarray]:
-        with ablation.on(model.network):
+        with ablation.on(model.model.network):
             steps = [
                 inside.trace_first_steps(model, context, prompts, size)
                 for prompts in validation

@@ -184,7 +184,7 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
             for sign, rows in ((1, harmful), (-1, ~harmful)):
                 if not rows.any():
                     continue
-                with steering.on(model.network, sign):
+                with steering.on(model.model.network, sign):
                     steps = inside.trace_first_steps(
                         model, context, prompts[rows], size
                     )
