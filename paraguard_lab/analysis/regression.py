@@ -1,4 +1,7 @@
-"""Regress refusal on strategy, risk and similarity (`docs/method.md`, Cohorts and regression)."""
+"""Regress refusal on strategy, risk and similarity.
+
+The model is in `docs/method.md`, Cohorts and regression.
+"""
 
 import warnings
 from collections.abc import Iterable, Sequence

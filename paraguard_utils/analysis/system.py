@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,8 @@ from paraguard_utils.schemas import (
 
 CI_COLUMNS = {"relative": "ci", "clipped": "ci_clipped"}
 """The columns of CI in a scores file, by interpretation of the PPL contrast."""
+
+_NOT_SCORED: Any = {"pairs": None, "scores": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,25 +109,28 @@ class System:
 
         Pairs and scores depend on the decisions, and are dropped.
         """
-        name = name or self.name
-        return replace(self, name=name, labels=labels, pairs=None, scores=None)
+        return replace(self, name=name or self.name, labels=labels, **_NOT_SCORED)
 
     def select(self, chosen: np.ndarray) -> "System":
         """Return this system on some of its prompts, marked by a bool for each."""
         prompts = self.prompts[chosen]
-        kept: dict[str, pd.DataFrame | None] = {
-            "prompts": prompts,
-            "labels": self.labels[chosen],
-        }
-        if self.traces is not None:
-            kept["traces"] = self.traces[chosen]
-        if self.pairs is not None:
-            inside = self.pairs["centre_id"].isin(prompts["prompt_id"])
-            kept["pairs"] = self.pairs[inside]
-        if self.scores is not None:
-            inside = self.scores["prompt_id"].isin(prompts["prompt_id"])
-            kept["scores"] = self.scores[inside]
-        return replace(self, **kept)
+        traces: Any = self.traces
+        pairs: Any = self.pairs
+        scores: Any = self.scores
+        if traces is not None:
+            traces = traces[chosen]
+        if pairs is not None:
+            pairs = pairs[pairs["centre_id"].isin(prompts["prompt_id"])]
+        if scores is not None:
+            scores = scores[scores["prompt_id"].isin(prompts["prompt_id"])]
+        return replace(
+            self,
+            prompts=prompts,
+            labels=self.labels[chosen],
+            traces=traces,
+            pairs=pairs,
+            scores=scores,
+        )
 
     @property
     def weights(self) -> ScoreWeights:

@@ -116,7 +116,13 @@ def count_decisions(
 
 
 def is_mixed(decided: pd.DataFrame) -> pd.Series:
-    """Return which clusters of `count_decisions` are decided both ways."""
+    """Return which clusters of `count_decisions` are decided both ways.
+
+    Examples
+    --------
+    >>> is_mixed(count_decisions([1, 0, 1, 1], ["a", "a", "b", "b"])).tolist()
+    [True, False]
+    """
     return (decided["rejected"] > 0) & (decided["rejected"] < decided["n"])
 
 
@@ -227,6 +233,13 @@ def estimate_disagreement(
 
     Systems that share `clusters` have paired draws. The estimate is NaN where DR is,
     and has no interval if no cluster is decided both ways.
+
+    Examples
+    --------
+    >>> cluster = ["a", "a", "b", "b", "c", "c"]
+    >>> decided = count_decisions([1, 0, 0, 0, 1, 1], cluster)
+    >>> round(estimate_disagreement(ClusterBootstrap(cluster), decided).value, 3)
+    0.5
     """
     return bootstrap_log_ratio(clusters, _sums_by_cluster(clusters, decided))
 
@@ -237,6 +250,15 @@ def estimate_disagreement_difference(
     """Estimate DR of some decisions minus DR of others about the same clusters.
 
     Both come from `count_decisions`.
+
+    Examples
+    --------
+    >>> cluster = ["a", "a", "b", "b", "c", "c"]
+    >>> first = count_decisions([1, 0, 0, 0, 1, 1], cluster)
+    >>> second = count_decisions([0, 0, 0, 0, 1, 1], cluster)
+    >>> clusters = ClusterBootstrap(cluster)
+    >>> round(estimate_disagreement_difference(clusters, first, second).value, 3)
+    0.5
     """
     return estimate_ratio_difference(
         clusters,
@@ -359,6 +381,12 @@ def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
     """Count clusters with equal n and rejected in a column `times`.
 
     A million prompts have a few dozen profiles.
+
+    Examples
+    --------
+    >>> cluster_profiles(count_decisions([1, 0, 0, 1], ["a", "a", "b", "b"]))
+       n  rejected  times
+    0  2         1      2
     """
     return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
 
@@ -381,6 +409,15 @@ def permutation_test(
     p : float
         One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations).
         NaN if DR is undefined.
+
+    Examples
+    --------
+    Thirty clusters of two are each decided one way.
+
+    >>> profiles = pd.DataFrame({"n": [2, 2], "rejected": [0, 2], "times": [15, 15]})
+    >>> mean, p = permutation_test(profiles)
+    >>> round(mean, 1), p
+    (1.0, 0.001)
     """
     n = profiles["n"]
     rejected = profiles["rejected"]

@@ -245,7 +245,14 @@ class ClusterBootstrap:
         return Estimate(np.nan, np.nan, np.nan, np.full(self.resamples, np.nan))
 
     def mean(self, cluster_ids: Strings, values: Numbers) -> Estimate:
-        """Estimate the mean of per-prompt values; NaN without values."""
+        """Estimate the mean of per-prompt values; NaN without values.
+
+        Examples
+        --------
+        >>> clusters = ClusterBootstrap(["a", "a", "b"])
+        >>> clusters.mean(["a", "a", "b"], [1, 0, 2]).value
+        1.0
+        """
         n, total = self._sum_columns(cluster_ids, [np.ones(len(values)), values])
         return self.estimate(_mean, n, total)
 
@@ -477,6 +484,12 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
     """Return the 95 % interval of a share of n > 0 independent trials.
 
     `method` is exact (Clopper-Pearson) or wilson.
+
+    Examples
+    --------
+    >>> low, high = binomial_interval(1, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.003, 0.445)
     """
     from scipy.stats import binomtest  # a second to import
 

@@ -105,6 +105,13 @@ def count_rephrased(
 
     `decided` is from `count_decisions`; both arrays have shape (n_clusters,) and suit
     `estimates.ratio_of_totals`.
+
+    Examples
+    --------
+    >>> cluster = ["a", "a", "a", "b", "b"]
+    >>> decided = count_decisions([1, 0, 0, 1, 1], cluster)
+    >>> count_rephrased(ClusterBootstrap(cluster), decided, tries=1)
+    (array([1., 2.]), array([1., 0.]))
     """
     n = decided["n"].to_numpy()
     rejected = decided["rejected"].to_numpy()
@@ -121,6 +128,13 @@ def estimate_refused_requests(
 
     `decided` is from `count_decisions`. The keys are refused_once (in at least one
     phrasing), refused_always (in all) and refused_once_minus_always; all in [0, 1].
+
+    Examples
+    --------
+    >>> cluster = ["a", "a", "b", "b"]
+    >>> decided = count_decisions([1, 0, 0, 0], cluster)
+    >>> estimate_refused_requests(ClusterBootstrap(cluster), decided)["refused_once"][0]
+    0.5
     """
     ids = decided["cluster_id"]
     once = decided["rejected"] > 0

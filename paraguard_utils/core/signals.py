@@ -47,7 +47,7 @@ class ScoreWeights:
             raise SettingsError(f"weights must be >= 0 and sum to 1, not {values}")
 
     def __call__(self, drift: Signal, prob_shift: Signal, ppl: Signal) -> Signal:
-        """Return the weighted sum of the three signals, each of shape (m,) in [0, 1]."""
+        """Return the weighted sum of three signals, each of shape (m,) in [0, 1]."""
         return self.drift * drift + self.prob_shift * prob_shift + self.ppl * ppl
 
     def without_prob_shift(self) -> "ScoreWeights | None":

@@ -112,6 +112,17 @@ def judge_until_sure(
         Takes cluster ids and returns a frame with the columns cluster_id and refused
         (1, 0 or NaN).
     limit : float
+
+    Examples
+    --------
+    Half of the wordings of each of 100 requests are refused, so that DR is above 1.
+
+    >>> prompts = pd.DataFrame({"cluster_id": np.repeat(np.arange(100), 4)})
+    >>> prompts["refused"] = [0, 1, 0, 1] * 100
+    >>> def decide(clusters):
+    ...     return prompts[prompts["cluster_id"].isin(clusters)]
+    >>> judge_until_sure(np.arange(100), decide, limit=1.0).line
+    'worse after 50 of 100 clusters, 200 prompts: DR 1.33 [1.33, 1.33] against 1'
     """
     verdict = "too little to say"
     parts: list[pd.DataFrame] = []

@@ -30,6 +30,11 @@ def cosine_similarity(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compute the cosines of all rows of a, (n, d), with all rows of b, (m, d).
 
     The result has shape (n, m), in float64 and in [-1, 1].
+
+    Examples
+    --------
+    >>> cosine_similarity(np.array([[1.0, 0.0]]), np.array([[3.0, 4.0], [0.0, 1.0]]))
+    array([[0.6, 0. ]])
     """
     return np.clip(normalize_rows(a) @ normalize_rows(b).T, -1.0, 1.0)
 
@@ -48,6 +53,12 @@ def paired_cosine_similarity(
     Returns
     -------
     numpy.ndarray of float64, shape (m,), in [-1, 1]
+
+    Examples
+    --------
+    >>> vectors = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+    >>> paired_cosine_similarity(vectors, np.array([0, 0]), np.array([1, 2]))
+    array([0.6, 0. ])
     """
     units = normalize_rows(vectors)
     cosines = []

@@ -234,7 +234,10 @@ def estimate_pair_disagreement(
 def estimate_pair_difference(
     clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows, minus: PairRows
 ) -> Estimate:
-    """Estimate DR of some pairs minus DR of others, on the same resampled clusters."""
+    """Estimate DR of some pairs minus DR of others, on the same resampled clusters.
+
+    The parameters are those of `estimate_pair_disagreement`.
+    """
     first = _MatchedRatio(clusters, phrasings, pairs)
     second = _MatchedRatio(clusters, phrasings, minus)
     return disagreement.estimate_ratio_difference(

@@ -99,12 +99,19 @@ def test_a_gap_with_an_unknown_interval_has_none():
 
 
 def test_flips_by_hand():
+    decisions = {
+        "a": ("accept", "reject", "accept"),
+        "b": ("reject", "accept", "reject"),
+        "c": ("accept", "reject", "accept"),
+        "d": ("unparsed", "reject", "accept"),
+    }
     rows = [
-        ("a", "seed", "accept"), ("a", "lexical", "reject"), ("a", "register", "accept"),
-        ("b", "seed", "reject"), ("b", "lexical", "accept"), ("b", "register", "reject"),
-        ("c", "seed", "accept"), ("c", "lexical", "reject"), ("c", "register", "accept"),
-        ("d", "seed", "unparsed"), ("d", "lexical", "reject"), ("d", "register", "accept"),
-    ]  # fmt: skip
+        (cluster, strategy, label)
+        for cluster, labels_of in decisions.items()
+        for strategy, label in zip(
+            ("seed", "lexical", "register"), labels_of, strict=True
+        )
+    ]
     table = cohorts.group_table(asked(rows))
     lexical, register, seed = (
         table[(table["kind"] == "strategy") & (table["group"] == name)].iloc[0]
