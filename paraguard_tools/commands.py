@@ -321,7 +321,7 @@ def describe(
     from paraguard_lab.report import full_scale
     from paraguard_utils.report import tables
 
-    found = full_scale.describe_full_scale(live, corpus, seed)
+    found = full_scale.describe_full_scale(CorpusFiles(live, corpus), seed)
     about = ["system", "source", "n_scored", "n_reject", "too_few_for_dr"]
     print(
         tables.format_estimates(found["sources"], ["frr", "dr"], about).to_string(

@@ -2,7 +2,8 @@
 benchmark too (ours).
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -14,115 +15,109 @@ from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Corpus, Table
+from paraguard_utils.stores import CorpusFiles
 
-# Without texts: what each is called, where it comes from, and the notebook that writes
-# that
 NOTEBOOK_TABLES = {
     "systems": ("table1_systems", "03_scoring"),
     "cohorts": ("table2_cohorts", "04_cohort_analysis"),
     "regression": ("table2_regression", "04_cohort_analysis"),
     "predictions": ("predictions", "06_validity"),
 }
+"""Tables without texts: the table that each is taken from, and its notebook."""
 
 FULL_SCALE_TABLES = (*NOTEBOOK_TABLES, "sources", "wording", "wording_curves", "labels")
 
+WORDING_CONTROL = "harmful-exemplars"
+"""The positive control of DR by shared wording: the guard compares sentence vectors."""
 
-def estimate_by_source(
-    system: str, corpus: Corpus, labels: Labels, seed: int = SEED
-) -> Table:
-    """Estimate `confusion.rate_row` for each benchmark (source; `all` last), clusters
-    resampled inside it.
+
+def estimate_by_source(system: System, seed: int = SEED) -> Table:
+    """Estimate how often a system refuses for each benchmark, and for all of them.
+
+    Clusters are resampled inside a benchmark. Returns source ("all" last) and the
+    columns of `confusion.rate_row`.
     """
+    source_of_prompt = system.prompts["source"]
     rows = []
-    for source in [*sorted(set(corpus["source"])), "all"]:
-        own = (corpus["source"] == source).to_numpy() | (source == "all")
-        clusters = ClusterBootstrap(corpus.loc[own, "cluster_id"], seed=seed)
-        part = System.of(system, corpus[own], labels[own], clusters)
-        rows.append({"source": source, **confusion.rate_row(part)})
+    for source in [*sorted(set(source_of_prompt)), "all"]:
+        part = system
+        if source != "all":
+            part = system.select((source_of_prompt == source).to_numpy())
+        clusters = ClusterBootstrap(part.prompts["cluster_id"], seed=seed)
+        row = confusion.rate_row(replace(part, clusters=clusters))
+        rows.append({"source": source, **row})
     return pd.DataFrame(rows)
 
 
-def publishable_labels(corpus: Corpus, labels: Mapping[str, Labels]) -> Table:
-    """Return the labels of each prompt, a column a system (accept, reject or another
-    label), without a text.
+def publishable_labels(prompts: Corpus, systems: Sequence[System]) -> Table:
+    """Return the labels of each prompt without its text, a column per system.
 
-    Labels are in corpus order. Columns before them: prompt_id (the benchmark, the
-    number of its row, the variant), cluster_id, source, strategy, text_hash (16 hex
-    digits of SHA-256).
+    Columns before the systems': prompt_id (the benchmark, the number of its row, the
+    variant), cluster_id, source, strategy, text_hash (16 hex digits of SHA-256).
     """
-    found = corpus[["prompt_id", "cluster_id", "source", "strategy"]].copy()
-    found["text_hash"] = [encoder.hash_text(text) for text in corpus["text"]]
-    return found.assign(
-        **{name: own["label"].to_numpy() for name, own in labels.items()}
-    )
+    labels = prompts[["prompt_id", "cluster_id", "source", "strategy"]].copy()
+    labels["text_hash"] = [encoder.hash_text(text) for text in prompts["text"]]
+    for system in systems:
+        labels[system.name] = system.labels["label"].to_numpy()
+    return labels
 
 
-def describe_full_scale(store: stores.Store, name: str, seed: int) -> dict[str, Table]:
-    """Write the tables of a scored corpus that hold no text, as `NAME_systems` and so
-    on, and return them.
+def describe_full_scale(files: CorpusFiles, seed: int) -> dict[str, Table]:
+    """Write the tables of a scored corpus that hold no text, and return them.
 
-    02, 03, 04 and 06 must have run on the corpus in this store. `systems` is Table 1,
-    with minutes and most gigabytes of asking; `seed` is that of the intervals by
-    benchmark and wording. A table of another corpus is a DataError.
+    They are called `NAME_systems` and so on, for a corpus NAME. 02, 03, 04 and 06 must
+    have run on the corpus in this store: a table of another corpus is a DataError.
+    `systems` is Table 1, with the minutes and the most gigabytes of a query; `seed` is
+    that of the intervals by benchmark and wording.
     """
-    found: dict[str, Table] = {}
-    for key, (table, notebook) in NOTEBOOK_TABLES.items():
-        frame = store.read("tables", table)
-        file = store.path("tables", table)
-        if stores.read_meta(file)["parameters"]["corpus"] != name:
-            run = f"paraguard run {notebook[:2]} --store {store.name} --corpus {name}"
-            raise DataError(
-                f"{paths.display_path(file)} is of another corpus than {name}; run:"
-                f" {run}"
-            )
-        found[key] = frame.drop(columns="store", errors="ignore")
-    corpus, systems = (
-        store.read("corpus", name),
-        list(dict.fromkeys(found["systems"]["system"])),
+    tables = {key: _read_notebook_table(files, key) for key in NOTEBOOK_TABLES}
+    prompts = files.read("corpus")
+    clusters = ClusterBootstrap(prompts["cluster_id"], seed=seed)
+    models = []
+    costs = []
+    for name in dict.fromkeys(tables["systems"]["system"]):
+        traces = files.read("traces", name)
+        labels = labelling.read_matching_labels(files, name, traces)
+        models.append(System.of(name, prompts, labels, clusters))
+        costs.append({"system": name} | query_cost(files, name, len(prompts)))
+    guards = []
+    guard_names = registry.published_systems("guard").index
+    for name in guard_names:
+        if files.has("labels", name):
+            labels = labelling.read_decisions(files, name)
+            guards.append(System.of(name, prompts, labels, clusters))
+    by_wording, curves = wording.wording_tables([*models, *guards], WORDING_CONTROL)
+    is_guard = by_wording["system"].isin(guard_names)
+    tables["systems"] = tables["systems"].merge(pd.DataFrame(costs), on="system")
+    tables["sources"] = pd.concat(
+        [estimate_by_source(model, seed) for model in models], ignore_index=True
     )
-    costs = [
-        {"system": one} | query_cost(stores.CorpusFiles(store, name), one, len(corpus))
-        for one in systems
-    ]
-    found["systems"] = found["systems"].merge(pd.DataFrame(costs), on="system")
-    read = {
-        one: labelling.read_matching_labels(
-            stores.CorpusFiles(store, name), one, store.read("traces", name, one)
-        )
-        for one in systems
-    }
-    parts = [
-        estimate_by_source(one, corpus, labels, seed) for one, labels in read.items()
-    ]
-    found["sources"] = pd.concat(parts, ignore_index=True)
-    guards = [
-        one
-        for one in registry.published_systems("guard").index
-        if store.has("labels", name, one)
-    ]
-    labels = {
-        one: labelling.read_decisions(stores.CorpusFiles(store, name), one)
-        for one in [*systems, *guards]
-    }
-    clusters = ClusterBootstrap(corpus["cluster_id"], seed=seed)
-    # The positive control of DR by shared wording is the guard that compares sentence
-    # vectors.
-    split, found["wording_curves"] = wording.wording_tables(
-        [System.of(one, corpus, own, clusters) for one, own in labels.items()],
-        "harmful-exemplars",
+    tables["wording"] = by_wording.assign(
+        kind=is_guard.map({True: "guard", False: "chat"}),
+        n_prompts=len(prompts),
     )
-    kinds = (
-        split["system"]
-        .isin(registry.published_systems("guard").index)
-        .map({True: "guard", False: "chat"})
-    )
-    found["wording"] = split.assign(kind=kinds, n_prompts=len(corpus))
-    found["labels"] = publishable_labels(corpus, labels)
+    tables["wording_curves"] = curves
+    tables["labels"] = publishable_labels(prompts, [*models, *guards])
     meta = {
-        "parameters": {"corpus": name, "seed": seed},
-        "inputs": {"corpus": stores.frame_hash(corpus)},
+        "parameters": {"corpus": files.name, "seed": seed},
+        "inputs": {"corpus": stores.frame_hash(prompts)},
     }
-    for key, frame in found.items():
-        store.write("tables", f"{name}_{key}", frame=frame, meta=meta)
-    return found
+    for key, frame in tables.items():
+        files.store.write("tables", f"{files.name}_{key}", frame=frame, meta=meta)
+    return tables
+
+
+def _read_notebook_table(files: CorpusFiles, key: str) -> Table:
+    """Read one of `NOTEBOOK_TABLES`; one of another corpus is a DataError."""
+    table, notebook = NOTEBOOK_TABLES[key]
+    frame = files.store.read("tables", table)
+    path = files.store.path("tables", table)
+    if stores.read_meta(path)["parameters"]["corpus"] != files.name:
+        number = notebook[:2]
+        store = files.store.name
+        raise DataError(
+            f"{paths.display_path(path)} is of another corpus than {files.name}; run:"
+            f" paraguard run {number} --store {store} --corpus {files.name}"
+        )
+    return frame.drop(columns="store", errors="ignore")

@@ -86,12 +86,12 @@ def _first_row(rows: Table) -> dict[str, Any] | None:
 def find_measured_remedies(
     files: CorpusFiles, record: Store, system: str, frr: float
 ) -> MeasuredRemedies | None:
-    """Find the rows of the map for a system that refuses a share `frr` of harmless
-    prompts.
+    """Find the rows of the map that speak for a system.
 
-    These are the system's own rows in the user's store or the record. Else they are
+    They are the system's own rows in the user's store or the record. Else they are
     those of the published system under the same system prompt whose FRR, over all
-    prompts (Table 1), is nearest. None if there is no map, or no such system on it.
+    prompts (Table 1), is nearest to `frr`, in [0, 1]. None if there is no map, or no
+    such system on it.
     """
     for store in (files.store, record):
         if not store.has("tables", REMEDY_MAP_TABLE):
@@ -144,9 +144,7 @@ def write_advice(config: QuerySettings) -> list[str]:
     folder = files.store.writes / "advice" / name
     rates = confusion.rate_row(system)
 
-    brittle = review.list_brittle_clusters(
-        files.prompts, {name: system.labels}, {name: system.scores}
-    )
+    brittle = review.list_brittle_clusters([system])
     brittle_file = folder / "brittle_clusters.csv"
     stores.write_file(brittle_file, text.escape_formulas(brittle), "tables", meta)
 

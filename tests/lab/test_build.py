@@ -12,6 +12,7 @@ from test_corpus import needs_encoder
 from paraguard_lab.corpus import benchmarks, build, fluency, paraphrase
 from paraguard_lab.report import full_scale
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis.system import System
 from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.errors import DataError
 from paraguard_utils.settings import Gates
@@ -244,7 +245,6 @@ def test_two_processes_do_not_build_one_corpus(results, pool):
 
 def test_no_text_is_published(results, pool):
     corpus, *_ = made_of(pool)
-    published = full_scale.publishable_labels(
-        corpus, {"m": corpus.assign(label="accept")}
-    )
+    system = System.of("m", corpus, corpus.assign(label="accept"))
+    published = full_scale.publishable_labels(corpus, [system])
     assert "text" not in published and published["m"].eq("accept").all()

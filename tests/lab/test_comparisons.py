@@ -72,7 +72,8 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     system = replace(System.of("t", corpus, labels), traces=traces, tokens=tokens)
     pairs = compute_pairs(system, vectors)
     scores = score_prompts(replace(system, pairs=pairs))
-    sheet = review.list_confused_refusals(corpus, labels, pairs, scores)
+    system = replace(system, pairs=pairs, scores=scores)
+    sheet = review.list_confused_refusals(system)
     # refusals of a part, and those of which the classifier is not sure, stand behind
     # others with as many accepted
     first = sheet["rejected_id"].iloc[0]
@@ -84,7 +85,7 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
             }
         )
         assert (
-            review.list_confused_refusals(corpus, doubtful, pairs, scores)[
+            review.list_confused_refusals(replace(system, labels=doubtful))[
                 "rejected_id"
             ].iloc[0]
             != first
@@ -111,10 +112,10 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
         and first["paraphrase_answer"] == "'-1"
     )
     assert (sheet["verdict"] == "").all() and len(
-        review.list_confused_refusals(corpus, labels, pairs, scores, most=1)
+        review.list_confused_refusals(system, most=1)
     ) == 1
-    assert review.list_confused_refusals(corpus, labels, pairs[:0], scores).empty
-    whole = review.list_refused_clusters(corpus, {"t": labels})
+    assert review.list_confused_refusals(replace(system, pairs=pairs[:0])).empty
+    whole = review.list_refused_clusters([system])
     assert whole[["cluster_id", "rejected", "unlabelled"]].to_numpy().tolist() == [
         ["c", 1, 0]
     ]

@@ -370,9 +370,9 @@ def test_brittle_clusters_by_hand():
         "eleven",
     ]
     system = scored(labels, clusters, texts=texts)
-    corpus, labels, scores = system.prompts, system.labels, system.scores
+    scores = system.scores
     scores["ci"] = scores["prompt_id"].map({"p000": 0.2, "p002": 0.4, "p006": 0.6})
-    table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
+    table = review.list_brittle_clusters([system])
     # a: 1 of 2, one bit; b and d: 1 of 3, the higher CI first; c is not mixed
     assert table["cluster_id"].tolist() == ["a", "d", "b"]
     assert table["flip_entropy"].tolist() == pytest.approx(
@@ -391,8 +391,8 @@ def test_brittle_clusters_by_hand():
 @pytest.mark.parametrize("label", ["accept", "reject"])
 def test_a_system_of_one_mind_has_no_brittle_cluster_no_tail_and_no_example(label):
     system = scored([label] * 4, list("aabb"))
-    corpus, labels, scores = system.prompts, system.labels, system.scores
-    assert review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores}).empty
+    corpus, labels = system.prompts, system.labels
+    assert review.list_brittle_clusters([system]).empty
     assert near_identical.lowest_scored_pairs([system]).empty
     answered = replace(system, labels=labels.assign(response="Yes."))
     assert tuning_data.make_tuning_examples(answered, None, "") == []
@@ -522,8 +522,7 @@ def test_a_spreadsheet_runs_no_prompt():
 
 def test_brittle_table_reads_back(tmp_path):
     system = scored(["reject", "accept"], ["a", "a"], texts=['say "hi",\nnow', "-hi"])
-    corpus, labels, scores = system.prompts, system.labels, system.scores
-    table = review.list_brittle_clusters(corpus, {"t": labels}, {"t": scores})
+    table = review.list_brittle_clusters([system])
     stores.write_file(tmp_path / "brittle.csv", table, "tables", {})
     with (tmp_path / "brittle.csv").open(encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)

@@ -9,6 +9,7 @@ import pytest
 
 from paraguard_lab.report import full_scale
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis.system import System
 from paraguard_utils.settings import CORPUS
 
 SYSTEM = "smollm2-135m-instruct-q4_1--safety"
@@ -22,7 +23,8 @@ def test_rates_by_benchmark_by_hand():
     )
     label = [*["reject", "reject", "accept", "accept"], *["reject", "accept"] * 4]
     labels = pd.DataFrame({"prompt_id": range(12), "label": label})
-    rows = full_scale.estimate_by_source("t", corpus, labels).set_index("source")
+    rows = full_scale.estimate_by_source(System.of("t", corpus, labels))
+    rows = rows.set_index("source")
     assert rows["n_prompts"].to_dict() == {"a": 4, "b": 8, "all": 12}
     assert rows.loc["a", "dr"] == 0  # within 0 of 2 pairs, between 4 of 4
     # within 4 of 4 pairs differ; between: each prompt meets 6 of others, 3 of them
