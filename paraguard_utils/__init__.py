@@ -18,9 +18,8 @@ _PUBLIC = {
     "isolation": "core.disagreement",
     "rephrasing_odds": "core.rephrasing",
 }
-"""Public names and where they stand; loaded when they are asked for, so that no command
-waits for what it needs not.
-"""
+"""Public names and their modules, which are imported when a name is used: no command
+waits for what it does not need."""
 
 _MOVED = ("Decisions", "audit", "compare", "label_refusals")
 """Names that `paraguard_tools` has since 1.0.0; this package hands them on until 1.1."""

@@ -1,5 +1,6 @@
-"""Errors a user can mend: one line that names the file, the row or the parameter, and
-the remedy.
+"""Errors that a user can fix.
+
+Each is one line, which names the file, the row or the parameter, and the remedy.
 """
 
 
@@ -11,7 +12,7 @@ class UserError(Exception):
 
 
 class DataError(UserError):
-    """A file does not hold what its schema asks for."""
+    """A file does not have what its schema requires."""
 
 
 class Missing(DataError):

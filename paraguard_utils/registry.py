@@ -6,6 +6,7 @@ prompts in `data/system_prompts.yaml`.
 
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,22 @@ from paraguard_utils import paths, stores
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.text import did_you_mean
 
-FUNCTION = (  # a guard that is a user's function: `module:function`
-    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-)
-REFUSAL_PREFIX = (  # how a guard begins that is a model's own refusal: `refusal:MODEL`
-    "refusal:"
-)
+FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""The name of a guard that is a user's function, `module:function`."""
+
+REFUSAL_PREFIX = "refusal:"
+"""How the name of a guard begins that is a model's own refusal, `refusal:MODEL`."""
 
 
 def system_prompts() -> dict[str, dict[str, str]]:
     """Return the committed system prompts: name to {role, fallback, reason, text}."""
-    return {
-        name: dict(entry)
-        for name, entry in _read_yaml(paths.DATA / "system_prompts.yaml").items()
-    }  # the caller's own
+    return deepcopy(_read_yaml(paths.DATA / "system_prompts.yaml"))
 
 
 def read_system_prompt(name: str) -> str:
     """Return the text of a committed system prompt, "" for none.
 
-    Raise SettingsError where there is no such system prompt.
+    Raise SettingsError if there is no such system prompt.
     """
     known = system_prompts()
     if name not in known:
@@ -47,84 +44,60 @@ def read_system_prompt(name: str) -> str:
     return known[name]["text"]
 
 
-def list_other_wordings() -> list[str]:
-    """Return the system prompts that say in other words what a system prompt says: `safety-2` says
-    what `safety` does.
-    """
-    return [
-        name
-        for name in system_prompts()
-        if name.partition("-")[0] in system_prompts() and "-" in name
-    ]
-
-
 def system_prompt_text_of(system: str) -> str:
     """Return the text of a chat system's system prompt, "" for none."""
     return read_system_prompt(system.rpartition("--")[2])
 
 
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:
-    """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed": name
-    or pattern to its entry.
+    """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed".
+
+    The entries are by name or pattern.
     """
     return _read_yaml(paths.DATA / "guards.yaml").get(section, {})
 
 
 def may_be_guard(name: str) -> bool:
-    """Return whether a name can be a guard's: of the panel, a file that is there, a
-    function, a hub id, a folder.
+    """Return whether a name can be a guard's.
+
+    It may be of the panel, a file that is there, a function, a hub id, or a folder.
     """
-    if (
-        name in guard_entries("panel")
-        or is_refusal(name)
-        or re.fullmatch(FUNCTION, name)
-    ):
+    is_ours = name in guard_entries("panel") or name.startswith(REFUSAL_PREFIX)
+    if is_ours or re.fullmatch(FUNCTION, name):
         return True
     if name.endswith((".csv", ".yaml", ".yml")):
         return paths.resolve_input(name).is_file()
-    weights = re.sub(
-        r":\w+$", "", name
-    )  # behind a colon, another reading of the same weights
-    return (
-        bool(re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights))
-        or Path(weights).expanduser().is_dir()
-    )
-
-
-def is_refusal(name: str) -> bool:
-    """Return whether a guard is a model's own refusal, which is read from traces
-    (`guards.refusal`).
-    """
-    return (
-        name.startswith(REFUSAL_PREFIX)
-        or guard_entries("panel").get(name, {}).get("kind") == "refusal"
-    )
+    # Behind a colon: another way to use the same weights
+    weights = re.sub(r":\w+$", "", name)
+    if re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights):
+        return True
+    return Path(weights).expanduser().is_dir()
 
 
 def unknown_guard(name: str) -> str:
     """Return the error about a name that no guard has."""
+    known = guard_entries("panel")
     return (
-        f"there is no guard {name!r}{did_you_mean(name, guard_entries('panel'))}; there"
-        f" are {', '.join(guard_entries('panel'))}; your own is module:function,"
-        " refusal:MODEL, a CSV file of scores, a YAML file, or the hub id or folder of"
-        " one that data/guards.yaml knows"
+        f"there is no guard {name!r}{did_you_mean(name, known)}; there are"
+        f" {', '.join(known)}; your own is module:function, refusal:MODEL, a CSV file of"
+        " scores, a YAML file, or the hub id or folder of one that data/guards.yaml"
+        " knows"
     )
 
 
 def published_systems(*kinds: str) -> pd.DataFrame:
-    """Return the published systems of these kinds, "chat", "guard" or "refusal", as a
-    frame indexed by system.
+    """Return the published systems of some kinds, indexed by system.
+
+    The kinds are "chat", "guard" and "refusal".
     """
-    return (
-        _systems(paths.DATA).query("kind in @kinds").set_index("system")
-    )
+    systems = _read_systems(paths.DATA)
+    return systems[systems["kind"].isin(kinds)].set_index("system")
 
 
 def default_systems() -> pd.DataFrame:
-    """Return the published chat systems that a live run asks unless others are named,
-    as `published_systems` does.
-    """
-    return published_systems("chat").query("default == 'yes'")
+    """Return the chat systems that a live run queries unless others are named."""
+    chat = published_systems("chat")
+    return chat[chat["default"] == "yes"]
 
 
 def list_default_models() -> list[str]:
@@ -133,8 +106,9 @@ def list_default_models() -> list[str]:
 
 
 def list_optional_models() -> list[str]:
-    """Return the names of the published models that are asked on request only."""
-    return list(published_systems("chat").query("default == 'no'")["model"].unique())
+    """Return the names of the published models that are queried on request only."""
+    chat = published_systems("chat")
+    return list(chat.loc[chat["default"] == "no", "model"].unique())
 
 
 def display_titles(names: Iterable[str]) -> list[str]:
@@ -142,17 +116,24 @@ def display_titles(names: Iterable[str]) -> list[str]:
 
     What is not published keeps its name.
     """
-    known = _systems(paths.DATA).set_index("system")["title"]
-    models = {
-        name.rpartition("--")[0]: title.partition(",")[0]
-        for name, title in known.items()
-        if "--" in name
-    }
-    return [known.get(name, models.get(name, name)) for name in names]
+    titles = _read_titles(paths.DATA)
+    return [titles.get(name, name) for name in names]
 
 
 @cache  # tables and figures need titles again and again
-def _systems(data: Path) -> pd.DataFrame:
+def _read_titles(data: Path) -> dict[str, str]:
+    """Return the titles of all systems, and of their models."""
+    systems = _read_systems(data).set_index("system")["title"].to_dict()
+    models = {}
+    for name, title in systems.items():
+        model, dashes, _ = name.rpartition("--")
+        if dashes:
+            models[model] = title.partition(",")[0]
+    return models | systems
+
+
+@cache
+def _read_systems(data: Path) -> pd.DataFrame:
     """Return the chat systems of `systems.csv` and the guards of `guards.yaml`."""
     chat = stores.read_file(data / "systems.csv", "systems")
     guards = []

@@ -12,31 +12,31 @@ from paraguard_utils.core.words import split_words
 # Function words and the frames of a polite request: they carry no intent, so a prefix
 # made of them is no paraphrase.
 STOPWORDS = frozenset(
-    """a about after again all also am an and any are as at be because been before being but by can could describe did
-    do does explain for from get give had has have he help her here hers him his how i i'd i'll i'm if in into is it
-    it's its just know let let's like make may me might more most my need no not of on one or our out over please she
-    should show so some such tell than thanks that the their them then there these they this those through to too up us
-    want was we were what what's when where which while who why will with would you your""".split()  # noqa: SIM905
+    """
+    a about after again all also am an and any are as at be because been before being by
+    but can could describe did do does explain for from get give had has have he help
+    her here hers him his how i i'd i'll i'm if in into is it it's its just know let
+    let's like make may me might more most my need no not of on one or our out over
+    please she should show so some such tell than thanks that the their them then there
+    these they this those through to too up us want was we were what what's when where
+    which while who why will with would you your
+    """.split()  # noqa: SIM905
 )
 
 ENGLISH_CODES = frozenset({"en", "pcm"})
-"""What the language identifier calls English; chatty lower-case English is close to its
-Nigerian Pidgin.
-"""
+"""What the language identifier calls English: chatty lower-case English is close to
+Nigerian Pidgin."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that a CSV file cannot carry or a reader cannot see; tab and line feed are
-not among them.
-"""
+not among them."""
 
-_HIDDEN_CATEGORIES = frozenset(
-    {"Cc", "Cf", "Co", "Cs", "Cn"}
-)  # control, direction, zero-width, unassigned
+# Control, direction, zero-width, private, surrogate, unassigned
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
 
 FORMULA_START = r"[=+\-@\t\r]"
-"""What a text that a spreadsheet would run as a formula begins with; the explorer's
-page uses this pattern too.
-"""
+"""How a text begins that a spreadsheet would run as a formula; the explorer's page uses
+this pattern too."""
 
 # Thinking that was cut off before its end has no answer after it.
 THINKING_BLOCK = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
@@ -48,19 +48,22 @@ def replace_control(text: str) -> str:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether a text holds a character that no reader sees, other than tab and
-    line feed.
+    """Return whether a text has a character that no reader sees.
+
+    Tab and line feed do not count.
     """
+    visible = "\t\n"
     return any(
         unicodedata.category(mark) in _HIDDEN_CATEGORIES
         for mark in text
-        if mark not in "\t\n"
+        if mark not in visible
     )
 
 
 def match_key(text: str) -> str:
-    """Join a text's words: two texts with the same key differ in case, marks or spaces
-    only.
+    """Join a text's words.
+
+    Two texts with the same key differ in case, punctuation or spaces only.
     """
     return " ".join(split_words(text))
 
@@ -71,16 +74,24 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def is_only_framed(text: str, seed: str) -> bool:
-    """Return whether a paraphrase is its seed in another frame: one's content words
-    stand in the other in order.
+    """Return whether a paraphrase is its seed in another frame.
+
+    Then the content words of one are in the other, in the same order.
+
+    Examples
+    --------
+    >>> is_only_framed("Could you explain how bees fly?", "How do bees fly?")
+    True
     """
-    a, b = (
-        [word for word in split_words(side) if word not in STOPWORDS]
-        for side in (text, seed)
-    )
-    shorter, longer = sorted((a, b), key=len)
+    words = _list_content_words(text)
+    seed_words = _list_content_words(seed)
+    shorter, longer = sorted((words, seed_words), key=len)
     rest = iter(longer)
     return all(word in rest for word in shorter)
+
+
+def _list_content_words(text: str) -> list[str]:
+    return [word for word in split_words(text) if word not in STOPWORDS]
 
 
 def escape_formulas(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
@@ -89,8 +100,9 @@ def escape_formulas(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the known one that was probably
-    meant, or nothing.
+    """Return the end of an error about an unknown name: what was probably meant.
+
+    It is "" if nothing is close.
     """
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
