@@ -62,8 +62,8 @@ def may_be_guard(name: str) -> bool:
 
     It may be of the panel, a file that is there, a function, a hub id, or a folder.
     """
-    is_ours = name in guard_entries("panel") or name.startswith(REFUSAL_PREFIX)
-    if is_ours or re.fullmatch(FUNCTION, name):
+    is_ours = name in guard_entries("panel")
+    if is_ours or is_refusal(name) or re.fullmatch(FUNCTION, name):
         return True
     if name.endswith((".csv", ".yaml", ".yml")):
         return paths.resolve_input(name).is_file()
@@ -72,6 +72,12 @@ def may_be_guard(name: str) -> bool:
     if re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights):
         return True
     return Path(weights).expanduser().is_dir()
+
+
+def is_refusal(name: str) -> bool:
+    """Return whether a guard is a model's own refusal, which is read from traces."""
+    entry = guard_entries("panel").get(name, {})
+    return name.startswith(REFUSAL_PREFIX) or entry.get("kind") == "refusal"
 
 
 def unknown_guard(name: str) -> str:
