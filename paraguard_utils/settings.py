@@ -221,6 +221,18 @@ class ScoreOptions(Parameters):
         """Return the weights, k and theta."""
         return Scoring(self.weights(), self.k, self.theta)
 
+    @classmethod
+    def of(cls, scoring: Scoring, labeller: str) -> "ScoreOptions":
+        """Return the options that give this scoring."""
+        return ScoreOptions(
+            labeller=labeller,
+            k=scoring.k,
+            weight_drift=scoring.weights.drift,
+            weight_prob_shift=scoring.weights.prob_shift,
+            weight_ppl=scoring.weights.ppl,
+            theta=scoring.theta,
+        )
+
 
 class ResampleOptions(Parameters):
     """How clusters are resampled for confidence intervals."""
