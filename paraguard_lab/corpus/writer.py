@@ -19,6 +19,7 @@ import pandas as pd
 import yaml
 
 from paraguard_lab.corpus import fidelity, fluency, paraphrase
+from paraguard_lab.report import costs
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.corpus import gates, inputs
@@ -237,7 +238,7 @@ def _announce(
     name: str, texts: pd.Series, decoding: Decoding, times: int = 1, then: str = ""
 ) -> None:
     """Say on stderr what the queries to a model will cost."""
-    cost = prompting.describe_cost(texts, decoding, times=times)
+    cost = costs.describe_cost(texts, decoding, times=times)
     message = f"{name}: {cost} (what is kept is not asked again){then}"
     print(message, file=sys.stderr, flush=True)
 

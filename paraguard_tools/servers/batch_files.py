@@ -22,7 +22,7 @@ from paraguard_tools.servers.completions import (
     blocked_row,
     parse_completion,
 )
-from paraguard_tools.servers.served import ServedModel
+from paraguard_tools.servers.served import ServedModel, select_shard
 from paraguard_utils import paths, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.models.backends import BackendSource
@@ -85,8 +85,7 @@ class BatchFiles(ServedModel):
         a file.
         """
         unsafe.refuse_unsafe(workload.prompts, "asking by files")
-        number, shards = workload.shard
-        prompts = workload.prompts.iloc[number - 1 :: shards]
+        prompts = select_shard(workload)
         unknown = prompts[~prompts["prompt_id"].isin(workload.known)]
         results = self._read_results()
         layout = PromptLayout(**json.loads(context.prefix))

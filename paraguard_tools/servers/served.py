@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import pandas as pd
 from tqdm import tqdm
 
+from paraguard_lab.report.costs import describe_cost
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.client import FILTER_FAULT, Client, Pace, UnusableAnswer
 from paraguard_tools.servers.completions import (
@@ -38,7 +39,6 @@ from paraguard_utils.models.prompting import (
     PromptContext,
     Workload,
     count_shared,
-    describe_cost,
 )
 from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.settings import SERVED_PREFIX, QueryOptions
@@ -81,6 +81,12 @@ def resolve(options: QueryOptions) -> list[BackendSource]:
         options.model,
     )
     return [backend]
+
+
+def select_shard(workload: Workload) -> Corpus:
+    """Return the prompts of a shard (i, n): every n-th from the i-th on."""
+    number, shards = workload.shard
+    return workload.prompts.iloc[number - 1 :: shards]
 
 
 @dataclass(frozen=True)
@@ -261,8 +267,7 @@ class ServerBackend(ServedModel):
         raises `ModelError`.
         """
         self.faults.clear()
-        number, shards = workload.shard
-        prompts = workload.prompts.iloc[number - 1 :: shards]
+        prompts = select_shard(workload)
         unknown = prompts[~prompts["prompt_id"].isin(workload.known)]
         if unknown.empty:
             return

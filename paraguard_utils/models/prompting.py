@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from paraguard_utils.errors import DataError, ModelError
 from paraguard_utils.parts import WHOLE, Shard
 from paraguard_utils.schemas import Corpus
@@ -23,7 +21,6 @@ TEMPLATE_DATE = "01 Jan 2025"
 SERVED_SUFFIX = "-served"  # the ending of a served model's name in system names
 SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
 BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
-CHARACTERS_PER_TOKEN = 4  # about, in English
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
 # A template may open a thinking block: then the answer begins inside it
@@ -233,22 +230,6 @@ def count_shared(first: Sequence[object], second: Sequence[object]) -> int:
             break
         shared += 1
     return shared
-
-
-def describe_cost(
-    texts: pd.Series, decoding: Decoding, around: int = 0, times: int = 1
-) -> str:
-    """Say in words how many prompts and tokens a query of texts takes.
-
-    Each text is sent `times` times, with `around` more characters in a prompt.
-    """
-    prompts = times * len(texts)
-    characters = times * texts.str.len().sum() + around * prompts
-    thousands = max(round(characters / CHARACTERS_PER_TOKEN, -3), 1000)
-    return (
-        f"{prompts:,} prompts to ask, about {thousands:,.0f} tokens in"
-        f" and at most {decoding.max_new_tokens * prompts:,} out"
-    )
 
 
 def check_prompts(
