@@ -360,7 +360,7 @@ def clean_notebook(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel}
-    cells = []
+    cells: list[nbformat.NotebookNode] = []
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if "injected-parameters" in tags:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
-from paraguard_utils.settings import AnalysisSettings
+from paraguard_utils.settings import AnalysisSettings, ScoreOptions
 from paraguard_utils.stores import RECORDED, CorpusFiles, Store, frame_hash, read_meta
 
 PAIR_DECIMALS = 6  # of similarities and signals in a pairs file
@@ -119,7 +120,8 @@ def score_system(
 ) -> System:
     """Compute a system's pairs and scores (`compute_scores`), and write both."""
     scored = compute_scores(files, system, drifts)
-    meta = settings.meta(
+    options = ScoreOptions.of(system.scoring, system.labeller).model_dump()
+    meta = settings.model_copy(update=options).meta(
         corpus=system.prompts,
         labels=labelling.hash_labels(system.labels),
         traces=hash_answers(system.traces),
@@ -171,14 +173,17 @@ def read_scores(
 ) -> System:
     """Read a system's labels and scores, without traces.
 
-    Scores by a labeller that is not recorded are computed. A DataError says that they
-    are of another corpus, or of other labels.
+    They have the weights and k that 03 used. Of the record, scores by another labeller
+    are computed. A DataError says that they are of another corpus, or of other labels.
     """
-    if files.recorded and settings.labeller != "combined":
-        return compute_scores(files, open_system(files, name, settings, clusters))
     prompts = files.prompts
-    path = files.path("scores", name)
+    clusters = clusters or settings.resample(prompts)
     scores = files.read("scores", name)
+    path = files.path("scores", name)
+    known = _read_settings(path)
+    if files.recorded and settings.labeller != known.labeller:
+        known = known.model_copy(update={"labeller": settings.labeller})
+        return compute_scores(files, open_system(files, name, known, clusters))
     labels = labelling.read_labels(files, name, settings.labeller)
     inputs = read_meta(path)["inputs"]
     same_corpus = inputs["corpus"] == frame_hash(prompts)
@@ -187,10 +192,9 @@ def read_scores(
             f"{paths.display_path(path)}: scores of another corpus or other labels; run"
             f" 03_scoring again, with labeller={settings.labeller}"
         )
-    clusters = clusters or settings.resample(prompts)
     system = System.of(name, prompts, labels, clusters)
     return replace(
-        system, scoring=settings.scoring(), labeller=settings.labeller, scores=scores
+        system, scoring=known.scoring(), labeller=known.labeller, scores=scores
     )
 
 
@@ -199,9 +203,9 @@ def read_systems(
     names: Sequence[str],
     settings: AnalysisSettings | None = None,
 ) -> dict[str, System]:
-    """Read what a store holds of some systems, all scored in the same way.
+    """Read what a store holds of some systems, all scored as 03 scored the first.
 
-    Without `settings`, they are those that the first was scored with.
+    `settings` say how clusters are resampled; without them, it is done as in 03.
 
     Raises
     ------
@@ -210,38 +214,37 @@ def read_systems(
         is of other answers, labels, pairs or another corpus.
     """
     systems: dict[str, System] = {}
-    wanted = settings
-    clusters = None
     for name in names:
         path = files.path("scores", name)
+        where = paths.display_path(path)
         files.read("scores", name)
-        known = AnalysisSettings.pick(read_meta(path)["parameters"])
-        wanted = wanted or known
-        clusters = clusters or wanted.resample(files.prompts)
-        if not _score_alike(known, wanted):
-            other = f"other weights, k or labeller than {names[0]}"
-            if settings is not None:
-                other = "another k, labeller or weights"
+        known = _read_settings(path)
+        if not systems:
+            first = known
+            clusters = (settings or known).resample(files.prompts)
+        if (known.scoring(), known.labeller) != (first.scoring(), first.labeller):
             raise DataError(
-                f"{paths.display_path(path)}: scored with {other}; run 03_scoring again"
+                f"{where}: scored with other weights, k or labeller than {names[0]};"
+                " run 03_scoring again"
+            )
+        wanted = settings.model_dump(exclude_unset=True) if settings else {}
+        if wanted.get("labeller", known.labeller) != known.labeller:
+            raise DataError(
+                f"{where}: scored by another labeller; pass labeller={known.labeller}"
             )
         system = replace(
             open_system(files, name, known, clusters),
             pairs=files.read("pairs", name),
             scores=read_scores(files, name, known, clusters).scores,
         )
-        _check_scores(system, paths.display_path(path))
+        _check_scores(system, where)
         systems[name] = system
     return systems
 
 
-def _score_alike(one: AnalysisSettings, other: AnalysisSettings) -> bool:
-    """Return whether two settings share weights, k and labeller."""
-    return (
-        one.weights() == other.weights()
-        and one.k == other.k
-        and one.labeller == other.labeller
-    )
+def _read_settings(scores: Path) -> AnalysisSettings:
+    """Return the parameters that a scores file was made with."""
+    return AnalysisSettings.pick(read_meta(scores)["parameters"])
 
 
 def _check_scores(system: System, where: str) -> None:

@@ -176,7 +176,7 @@ class ContrastiveModel(RemediedModel):
                 "token_nll": np.full(token_count, np.nan, np.float32),
                 "next_ids": top.indices[number].numpy().astype(np.int32),
                 "next_logprobs": top.values[number].numpy().astype(np.float32),
-                "tail_mass": float(max(0.0, 1.0 - top.values[number].exp().sum())),
+                "tail_mass": max(0.0, 1.0 - float(top.values[number].exp().sum())),
             }
             rows.append(row)
         return pd.DataFrame(rows)

@@ -99,7 +99,7 @@ def choose_cosine_limit(benign: np.ndarray, harmful: np.ndarray) -> float:
     """
 
     def accuracy(value: float) -> float:
-        return np.mean(harmful >= value) + np.mean(benign < value)
+        return float(np.mean(harmful >= value) + np.mean(benign < value))
 
     return float(max(np.unique(np.concatenate([benign, harmful])), key=accuracy))
 
