@@ -209,7 +209,7 @@ def test_threads_fit_the_cores_that_others_leave():
             0.0,
             4.0,
             1,
-            # Two cores, two seconds, one of them this process's: another has taken a core
+            # Two cores, two seconds, one of them this process's: another has a core
         ),
         (2.0, 4.0, 2),  # the other core was idle
         (0.0, 0.0, 2),  # nothing is counted: nothing is known
