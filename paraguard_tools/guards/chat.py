@@ -1,7 +1,7 @@
 """Guards made here: a chat model that answers a question, and nearness to exemplars.
 
-Each maker takes an entry of `data/guards.yaml`; models are loaded when the first text is
-scored.
+Each maker takes an entry of `data/guards.yaml`. Models are loaded when the first text
+is scored.
 """
 
 import hashlib

@@ -288,7 +288,10 @@ def _first_word(entry: DeployedEntry) -> str:
 
 
 def _find_by_pattern(pattern: str, body: str) -> _Label | None:
-    """Return the label that a pattern finds, None if it finds none or different ones."""
+    """Return the label that a pattern finds.
+
+    None if it finds none, or different ones.
+    """
     matches = list(re.finditer(pattern, body))
     if len({match["label"].casefold() for match in matches}) != 1:
         return None
@@ -332,7 +335,7 @@ def read_service_score(call: ServiceCall, result: object) -> float:
     ...     variable="V", path="", key="K", headers={}, body={},
     ...     score="result.a.values() | list",
     ... )
-    >>> read_service_score(call, {"a": {"hate": 0.2, "violence": 0.75, "illicit": None}})
+    >>> read_service_score(call, {"a": {"hate": 0.2, "violence": 0.75, "other": None}})
     0.75
     """
     try:

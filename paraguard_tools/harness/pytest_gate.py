@@ -99,7 +99,7 @@ class Asked:
         self._judge(limits, least=False)
 
     def at_least(self, **limits: float) -> None:
-        """Fail unless each measure's interval is at or above its limit: rephrased3=0.5."""
+        """Fail unless each measure's interval is at or above its limit: frr=0.1."""
         self._judge(limits, least=True)
 
     def _judge(self, limits: dict[str, float], least: bool) -> None:

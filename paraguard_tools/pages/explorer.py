@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,19 +20,14 @@ import pandas as pd
 
 from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_lab.corpus import fidelity
-from paraguard_utils import paths, registry, schemas, stores, text, unsafe
+from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import drift, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import estimates, vectors
 from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
-from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling
-from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus
-from paraguard_utils.settings import AnalysisSettings
-from paraguard_utils.stores import CorpusFiles
 
 _FOLDER = Path(__file__).parent
 _PROMPT_COLUMNS = [
@@ -53,40 +47,6 @@ class ExplorerHeader(NamedTuple):
     corpus: str  # name of the corpus
     store: str  # name of the store
     titles: dict[str, str]  # by name of the system
-
-
-def read_guards(files: CorpusFiles, systems: Mapping[str, System]) -> dict[str, System]:
-    """Read the published guards that were scored with one of these systems' traces.
-
-    Others are left out; traces and tokens are the system's. Raise DataError if scores
-    are of another corpus or other decisions.
-    """
-    references = {}
-    for system in systems.values():
-        references[trace_store.hash_answers(system.traces)] = system
-    guards = {}
-    for name in registry.published_systems("guard").index:
-        if not files.has("scores", name):
-            continue
-        path = files.path("scores", name)
-        meta = stores.read_meta(path)
-        inputs = meta["inputs"]
-        reference = references.get(inputs["traces"])
-        scoring = AnalysisSettings.pick(meta["parameters"]).scoring()
-        if reference is None or reference.scoring != scoring:
-            continue
-        labels = files.read("labels", name)
-        is_same_corpus = inputs["corpus"] == stores.frame_hash(reference.prompts)
-        if not is_same_corpus or inputs["labels"] != labelling.hash_labels(labels):
-            raise DataError(
-                f"{paths.display_path(path)}: scores of another corpus or other"
-                " decisions; run 05_guard_comparison again"
-            )
-        guard = reference.with_labels(labels, name)
-        pairs = files.read("pairs", name)
-        scores = files.read("scores", name)
-        guards[name] = replace(guard, pairs=pairs, scores=scores)
-    return guards
 
 
 def render_explorer(

@@ -146,7 +146,7 @@ def _render_section(
 def _remove_scripts(
     notebook: NotebookNode, resources: dict[str, Any]
 ) -> tuple[NotebookNode, dict[str, Any]]:
-    """Remove outputs that need a script to be seen, and the marks of numbers in prose."""
+    """Remove outputs that need a script, and the marks of numbers in prose."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = numbers.remove_marks(cell.source)
@@ -220,7 +220,7 @@ class _Prose(IPythonRenderer):
         return f'<h{self.level} id="{anchor}">{text}</h{self.level}>\n'
 
     def _choose_anchor(self, words: str) -> str:
-        """Return a heading's anchor: GitHub's, behind that of the file; no two alike."""
+        """Return a heading's anchor: the file's, then GitHub's; no two are alike."""
         taken = {heading["anchor"] for heading in self.headings}
         if not taken:
             return self.stem

@@ -1,5 +1,6 @@
-"""Write the pages about a store: the site of the record, the explorer, and what was
-found of a user's model.
+"""Write the pages about a store: the site of the record, and the explorer.
+
+After a run on a user's model, say what was found.
 """
 
 import json
@@ -9,6 +10,7 @@ import nbformat
 import yaml
 
 from paraguard_lab import run
+from paraguard_lab.analysis import guarded
 from paraguard_lab.report import croissant, numbers
 from paraguard_tools.logs import audit
 from paraguard_tools.pages import explorer, handout
@@ -63,7 +65,7 @@ def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
     unsafe.refuse_unsafe(files.prompts, "the explorer")  # before all scores are read
     names, _ = systems.list_systems_to_score(files, config.model)
     decided = pipeline.read_systems(files, names)
-    decided |= explorer.read_guards(files, decided)
+    decided |= guarded.read_guards(files, decided.values())
     titles = dict(zip(decided, registry.display_titles(decided), strict=True))
     header = explorer.ExplorerHeader(files.name, files.store.name, titles)
     page = explorer.render_explorer(files.prompts, decided, header)

@@ -1,8 +1,8 @@
 """From a guard's name to its entry, and from its entry to the guard.
 
-An entry has a kind, and each kind a maker (`contract.GuardMaker`). `package`, `function`
-and `scores` are made here; other packages add kinds as entry points of the group
-`paraguard.guards`. The kind `deployed` gets every name that nothing else fits.
+An entry has a kind, and each kind a maker (`contract.GuardMaker`). The kinds `package`,
+`function` and `scores` are made here; other packages add theirs as entry points of the
+group `paraguard.guards`. The kind `deployed` gets every name that nothing else fits.
 """
 
 import re

@@ -10,6 +10,7 @@ import pytest
 import remedied
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from recorded import recorded_systems
 from remedied import ids_of
 
 from paraguard_lab.corpus import reword
@@ -38,7 +39,7 @@ from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 from paraguard_lab.remedies.splits import Split
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_lab.settings import RemedySettings
-from paraguard_utils import stores, unsafe
+from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, prompting, trace_store
@@ -176,7 +177,13 @@ def test_too_few_twins_are_one_line(corpora):
         splits.split_clusters(corpus, twins.head(0))
 
 
-WITHOUT = [name for name, remedy in catalogue.all_remedies().items() if not remedy.asks]
+GUARDS = set(registry.published_systems("guard").index)
+NEW = {f"behind-{name}" for name in GUARDS - {*recorded_systems("guard")}}
+WITHOUT = [
+    name
+    for name, remedy in catalogue.all_remedies().items()
+    if not remedy.asks and name not in NEW
+]
 
 
 @pytest.mark.parametrize("name", WITHOUT)

@@ -6,6 +6,7 @@ import nbformat
 import pandas as pd
 import psutil
 import pytest
+from recorded import recorded_systems
 
 from paraguard_lab import record, run
 from paraguard_utils import paths, registry, settings, stores
@@ -15,9 +16,15 @@ from paraguard_utils.models import loading
 
 CHAT = list(registry.published_systems("chat").index)
 OPTIONAL = list(registry.published_systems("chat").query("default == 'no'").index)
-OPTIONAL_GUARDS = list(
-    registry.published_systems("guard", "refusal").query("default == 'no'").index
-)
+NEW = set(registry.published_systems("chat", "guard", "refusal").index)
+NEW -= {*recorded_systems("chat", "guard", "refusal")}  # which wait for their record
+OPTIONAL_GUARDS = [
+    name
+    for name in registry.published_systems("guard", "refusal")
+    .query("default == 'no'")
+    .index
+    if name not in NEW
+]
 
 
 def put(folder, text, *names):
@@ -28,9 +35,15 @@ def put(folder, text, *names):
 
 
 def put_defaults(live):
-    """Stand for a live run of every system that is asked by default."""
-    for kind, product in (("chat", "traces"), ("guard", "guards")):
-        for name in registry.published_systems(kind).query("default == 'yes'").index:
+    """Stand for a live run of every system that is asked by default, or is new."""
+    for kind, product in (
+        ("chat", "traces"),
+        ("guard", "guards"),
+        ("refusal", "guards"),
+    ):
+        for name, default in registry.published_systems(kind)["default"].items():
+            if default == "no" and name not in NEW:
+                continue
             put(
                 live.writes,
                 "x",

@@ -401,7 +401,10 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
     corpus = RECORDED.read("corpus", CORPUS)
     stores.Store("mine").write("corpus", "own", frame=corpus, meta={})
     error = command("remedy", *given).error
-    wanted = """--model 'openai/a b' --store mine --corpus own -p base_url=URL -p system_prompts="[safety]\""""
+    wanted = (
+        "--model 'openai/a b' --store mine --corpus own -p base_url=URL"
+        ' -p system_prompts="[safety]"'
+    )
     assert error.endswith(f"run paraguard run 02 03 {wanted}")
 
 

@@ -1523,7 +1523,7 @@ def test_a_service_without_key_or_address_is_one_error(missing, monkeypatch):
 
 @pytest.fixture
 def any_guardrail(monkeypatch):
-    """The interface of any-guardrail 0.7.7, with guards that judge by what a text says."""
+    """The interface of any-guardrail 0.7.7, with guards that judge by words."""
 
     class Name(StrEnum):
         DUOGUARD = "duo_guard"
@@ -1651,18 +1651,45 @@ NEMOTRON = ('{"User Safety": "unsafe"}', ['{"', "User Safety", '": "', "unsafe",
 TWO = {1: [("unsafe", 0.6), ("safe", 0.3)]}
 CHOICES = [
     # .6 / (.6 + .3) = 2/3, which hold .9 of the probability
-    ("llama-guard-3-8b", "\n\nunsafe\nS1", ["\n\n", "unsafe", "\n", "S1"], TWO, 2 / 3, 0.9),
+    (
+        "llama-guard-3-8b",
+        "\n\nunsafe\nS1",
+        ["\n\n", "unsafe", "\n", "S1"],
+        TWO,
+        2 / 3,
+        0.9,
+    ),
     # some servers strip an answer, and not its tokens
     ("llama-guard-3-8b", "unsafe", ["\n\n", "unsafe"], TWO, 2 / 3, 0.9),
-    ("llama-guard-3-8b", "\n\nsafe", ["\n\n", "safe"], {1: [("unsafe", 0.1), ("safe", 0.1)]}, np.nan, 0.2),
+    (
+        "llama-guard-3-8b",
+        "\n\nsafe",
+        ["\n\n", "safe"],
+        {1: [("unsafe", 0.1), ("safe", 0.1)]},
+        np.nan,
+        0.2,
+    ),
     ("llama-guard-3-8b", "\n\nsafe", [], {}, 0.0, np.nan),
     ("llama-guard-3-8b", "\n\nunsafe\nS2", [], {}, 1.0, np.nan),
     ("llama-guard-3-8b", "I cannot say", [], {}, np.nan, np.nan),
     ("qwen3guard-gen", *CONTROVERSIAL, THREE, 0.6, 1.0),
     ("qwen3guard-gen-loose", *CONTROVERSIAL, THREE, 0.3, 1.0),
-    ("nemotron-safety-guard", *NEMOTRON, {3: [("unsafe", 0.8), ("safe", 0.2)]}, 0.8, 1.0),
-    ("gpt-oss-safeguard", '{"verdict": "safe"}', ['{"verdict": "', "safe", '"}'], {1: [("safe", 0.9)]}, 0.0, 0.9),
-]  # fmt: skip
+    (
+        "nemotron-safety-guard",
+        *NEMOTRON,
+        {3: [("unsafe", 0.8), ("safe", 0.2)]},
+        0.8,
+        1.0,
+    ),
+    (
+        "gpt-oss-safeguard",
+        '{"verdict": "safe"}',
+        ['{"verdict": "', "safe", '"}'],
+        {1: [("safe", 0.9)]},
+        0.0,
+        0.9,
+    ),
+]
 
 
 @pytest.mark.parametrize(

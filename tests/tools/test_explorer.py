@@ -12,6 +12,7 @@ import worlds
 from axe_playwright_python.sync_playwright import Axe
 from recorded import recorded_systems
 
+from paraguard_lab.analysis import guarded
 from paraguard_lab.corpus import fidelity
 from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, stores
@@ -34,7 +35,10 @@ VIEWS = {
 ALL = "#view=refusals&system=&outcome="
 FEW = ", too few to judge"
 
-HOSTILE_PROMPT = """<img src=x onerror="window.ran='prompt'"> & </script><script>window.ran='script'</script>"""
+HOSTILE_PROMPT = (
+    """<img src=x onerror="window.ran='prompt'"> & """
+    "</script><script>window.ran='script'</script>"
+)
 HOSTILE_ANSWER = (
     "<!--<script>window.ran='answer'</script> &amp; \u2028<iframe"
     " src='javascript:alert(1)'>"
@@ -907,15 +911,8 @@ def drawn(tab):
             IDS[text] for text in tab.locator(".review .prompt").all_text_contents()
         )
         said = tab.locator(".review blockquote").text_content()
-        found.append(
-            (
-                (
-                    f"{refused}"
-                    f" {'guard' if said == '(no answer)' else 'alpha' if said == '-1+1' else said.split()[0]}"
-                ),
-                accepted,
-            )
-        )
+        systems = {"(no answer)": "guard", "-1+1": "alpha"}
+        found.append((f"{refused} {systems.get(said, said.split()[0])}", accepted))
         if number < 5:
             tab.get_by_role("button", name="Next").click()
     return found
@@ -1241,7 +1238,7 @@ def test_a_users_error_is_one_line(store, command, results):
 def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
     names = list(registry.published_systems("chat").index[:2])
     data = pipeline.read_systems(FILES, names)
-    guards = explorer.read_guards(FILES, data)
+    guards = guarded.read_guards(FILES, data.values())
     assert list(guards) == recorded_systems("guard")
     for name, own in guards.items():
         assert (
@@ -1253,7 +1250,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
         ).sum(), name
     assert any((own.labels["label"] == "reject").any() for own in guards.values())
     others = {names[0]: data[names[0]]}
-    assert explorer.read_guards(FILES, others) == {}
+    assert guarded.read_guards(FILES, others.values()) == {}
     with pytest.raises(
         DataError,
         match=(
@@ -1261,7 +1258,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
         ),
     ):
         relabelled = stores.CorpusFiles(Relabelled("recorded"), "paraguard_mini")
-        explorer.read_guards(relabelled, data)
+        guarded.read_guards(relabelled, data.values())
 
 
 @pytest.mark.slow

@@ -27,7 +27,10 @@ KNOWN = pd.concat(
 ).drop_duplicates("key")
 HREFS = "all => all.map((one) => one.getAttribute('href'))"
 RECORD = {"datePublished": "2031-02-03", "version": "9.8.7"}
-PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA"
+    "AABJRU5ErkJggg=="
+)
 PAPER_WIDTH = 703
 """CSS pixels between the margins of A4, 186 mm."""
 
@@ -359,7 +362,8 @@ def test_an_entity_is_shown_as_its_character(show):
 
 SCROLLING = """all => all.filter((one) => {
     const box = one.closest(".box"), edge = box.getBoundingClientRect().right;
-    const hint = getComputedStyle(box).backgroundAttachment.includes("local") && box.tabIndex === 0;
+    const attached = getComputedStyle(box).backgroundAttachment;
+    const hint = attached.includes("local") && box.tabIndex === 0;
     return edge > innerWidth || (one.getBoundingClientRect().right > edge + 1 && !hint);
 }).map((one) => one.innerText.slice(0, 60))"""
 """The tables that are cut, or scroll in a box that neither shows it nor takes the
