@@ -295,13 +295,13 @@ FAULTS = [
     ),
     Fault(
         "veto.veto_frame",
-        'unsafe.benign_cluster_of(corpus["cluster_id"]).to_numpy()',
-        'corpus["cluster_id"].to_numpy()',
+        'unsafe.benign_cluster_of(system.prompts["cluster_id"])',
+        'system.prompts["cluster_id"]',
     ),
     Fault(
         "veto.cross_judge_veto",
-        "gained / own[:, 1] * other[:, 1]",
-        "gained / own[:, 0] * other[:, 1]",
+        "gained / benign.rejected * twins.rejected",
+        "gained / benign.prompts * twins.rejected",
     ),
     Fault(
         "veto.veto_table",
@@ -310,8 +310,8 @@ FAULTS = [
     ),
     Fault(
         "veto.cross_judge_veto",
-        "lost > MAX_LOST * other[:, 1]",
-        "lost > MAX_LOST * other[:, 0]",
+        "lost > MAX_LOST * twins.rejected",
+        "lost > MAX_LOST * twins.prompts",
     ),
     Fault(
         "label_noise.true_dr",

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paraguard_lab.analysis import predictions, veto
+from paraguard_lab.analysis.veto import VetoFrames
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 
@@ -32,7 +34,8 @@ def labels_of(text):
 
 
 def made(clusters, decisions, score, tail=""):
-    return veto.veto_frame(corpus_of(clusters, tail), labels_of(decisions), score)
+    system = System.of("mine", corpus_of(clusters, tail), labels_of(decisions))
+    return veto.veto_frame(system, score)
 
 
 def test_gain_and_loss_by_hand():
@@ -42,7 +45,7 @@ def test_gain_and_loss_by_hand():
     twins = made("aabb", "rrrr", [0.1, 0.7, 0.3, 0.3], "-twin")
     assert set(twins["cluster_id"]) == {"a", "b"} and benign["score"].isna().sum() == 3
     table = veto.veto_curve(
-        benign, twins, ClusterBootstrap(list("aabbcc"), 50)
+        VetoFrames(benign, twins), ClusterBootstrap(list("aabbcc"), 50)
     ).set_index("threshold")
     # at 0.5: two of six benign prompts gained, one of four twins lost
     assert table.loc[0.5, ["gained", "lost"]].tolist() == pytest.approx([2 / 6, 1 / 4])
@@ -72,7 +75,9 @@ def test_a_threshold_loses_no_more_than_it_may(monkeypatch):
     ):
         monkeypatch.setattr(veto, "MAX_LOST", most_lost)
         found.append(
-            veto.cross_judge_veto(benign, harmful, first, clusters)["threshold"][0]
+            veto.cross_judge_veto(VetoFrames(benign, harmful), first, clusters)[
+                "threshold"
+            ][0]
         )
     assert found == pytest.approx([0.65, 0.25, np.inf, np.nan], nan_ok=True)
 
@@ -83,7 +88,7 @@ def test_halves_that_choose_and_judge_by_hand():
     twins = made("aabb", "rrra", [0.2, 0.3, 0.7, 1], "-twin")
     choosing = np.array([[True, False], [False, True], [False, True]])
     found = veto.cross_judge_veto(
-        benign, twins, choosing, ClusterBootstrap(list("ab"), 2)
+        VetoFrames(benign, twins), choosing, ClusterBootstrap(list("ab"), 2)
     )
     # a chooses 0.35, above its twins; in b that gains 0.6, one of 2 prompts, and loses
     # 0.7, one of 2 twins. At random half of b's two rejections would lose half of its
@@ -119,7 +124,9 @@ def test_a_limit_is_one_of_rejections():
     benign = made("ab", "rr", [0.5, 0.5])
     twins = made("a" + "b" * 30, "rr" + "a" * 29, [0.1, 0.6, *[1] * 29], "-twin")
     found = veto.cross_judge_veto(
-        benign, twins, np.array([[True, False]]), ClusterBootstrap(list("ab"), 2)
+        VetoFrames(benign, twins),
+        np.array([[True, False]]),
+        ClusterBootstrap(list("ab"), 2),
     )
     assert found["lost"].tolist() == [1 / 30] and found["broken"].tolist() == [1]
 
@@ -128,7 +135,9 @@ def test_a_veto_that_overturns_nothing_is_as_good_as_chance():
     # b's twin scores 1, so that b never lets the veto be used
     benign, twins = made("ab", "rr", [0.5, 0.5]), made("ab", "rr", [0.1, 1], "-twin")
     found = veto.cross_judge_veto(
-        benign, twins, np.array([[False, True]]), ClusterBootstrap(list("ab"), 2)
+        VetoFrames(benign, twins),
+        np.array([[False, True]]),
+        ClusterBootstrap(list("ab"), 2),
     )
     assert found.loc[0, ["threshold", "gained", "lost", "better"]].tolist() == [
         np.inf,
@@ -140,7 +149,9 @@ def test_a_veto_that_overturns_nothing_is_as_good_as_chance():
     # a system that rejects no twin has no threshold, and says nothing
     twins = made("ab", "aa", [1, 1], "-twin")
     none = veto.cross_judge_veto(
-        benign, twins, np.eye(2, dtype=bool), ClusterBootstrap(list("ab"), 2)
+        VetoFrames(benign, twins),
+        np.eye(2, dtype=bool),
+        ClusterBootstrap(list("ab"), 2),
     )
     assert (
         none.isna().all(axis=None)
@@ -164,7 +175,8 @@ def test_one_paraphrase_more_is_isolation(monkeypatch):
     # cluster a: one of three rejected, both others accepted: 1; b: two of three
     # rejected: 1/2 each
     benign = made("aaabbb", "raarra", np.ones(6))
-    frames = {("mine", "isolation"): (benign, made("aaa", "rrr", np.ones(3), "-twin"))}
+    twins = made("aaa", "rrr", np.ones(3), "-twin")
+    frames = {("mine", "isolation"): VetoFrames(benign, twins)}
     found = veto.veto_table(frames, ClusterBootstrap(list("aaabbb"), 50)).iloc[0]
     assert (
         found["gained_one_more"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 6)
@@ -174,9 +186,8 @@ def test_one_paraphrase_more_is_isolation(monkeypatch):
 
 def test_a_lower_threshold_by_hand():
     # a guard that rejects from 0.5: 3 of 5 rejected
-    benign = veto.veto_frame(
-        corpus_of("aabbc"), labels_of("arrra"), np.ones(5), [0.1, 0.5, 0.6, 0.9, 0.2]
-    )
+    system = System.of("mine", corpus_of("aabbc"), labels_of("arrra"))
+    benign = veto.veto_frame(system, np.ones(5), [0.1, 0.5, 0.6, 0.9, 0.2])
     # for a fifth more, 0.5 is accepted; for three fifths all is
     assert [
         veto.matched_threshold(benign, gained) for gained in (0, 1 / 5, 2 / 5, 3 / 5)
@@ -185,18 +196,20 @@ def test_a_lower_threshold_by_hand():
 
 def test_a_guard_is_compared_with_its_own_lower_threshold():
     clusters = [f"c{i}" for i in np.repeat(range(8), 2)]
+    labels = labels_of("rr" * 8)
     benign = veto.veto_frame(
-        corpus_of(clusters),
-        labels_of("rr" * 8),
+        System.of("mine", corpus_of(clusters), labels),
         np.tile([0.4, 0.8], 8),
         np.tile([0.6, 0.8], 8),
     )
-    tail = corpus_of(clusters, "-twin")
     twins = veto.veto_frame(
-        tail, labels_of("rr" * 8), np.tile([0.2, 0.4], 8), np.tile([0.55, 0.9], 8)
+        System.of("mine", corpus_of(clusters, "-twin"), labels),
+        np.tile([0.2, 0.4], 8),
+        np.tile([0.55, 0.9], 8),
     )
     (row,) = veto.veto_table(
-        {("mine", "isolation"): (benign, twins)}, ClusterBootstrap(clusters, 50)
+        {("mine", "isolation"): VetoFrames(benign, twins)},
+        ClusterBootstrap(clusters, 50),
     ).to_dict("records")
     # the veto gains the half with score 0.8 and loses no twin; for it 0.6 is accepted,
     # and every second twin is below
@@ -261,7 +274,7 @@ def test_gain_and_loss_fall_with_the_threshold(seed):
         )
         for tail in ("", "-twin")
     ]
-    table = veto.veto_curve(*frames, ClusterBootstrap(clusters, 9))
+    table = veto.veto_curve(VetoFrames(*frames), ClusterBootstrap(clusters, 9))
     for name in ("gained", "lost"):
         known = table[name].dropna()
         assert (known.diff().dropna() <= 1e-12).all() and known.between(0, 1).all()
@@ -281,7 +294,7 @@ def test_each_half_is_judged_on_the_prompts_of_the_other(seed):
     groups, choosing = ClusterBootstrap(clusters, 2), veto.draw_halves(6, seed, 3)
     for half, row in zip(
         choosing,
-        veto.cross_judge_veto(*frames, choosing, groups).to_dict("records"),
+        veto.cross_judge_veto(VetoFrames(*frames), choosing, groups).to_dict("records"),
         strict=True,
     ):
         first = [frame["cluster_id"].isin(groups.codes.index[half]) for frame in frames]
@@ -314,7 +327,7 @@ def test_a_table_does_not_rest_on_one_half():
     clusters = [f"c{i}" for i in np.repeat(range(4), 2)]
     score = np.array([0.2] * 6 + [0.9] * 2)
     frames = {
-        ("mine", "ci"): (
+        ("mine", "ci"): VetoFrames(
             made(clusters, "ra" * 4, score),
             made(clusters, "rr" * 4, score, "-twin"),
         )
@@ -337,7 +350,7 @@ def test_a_table_judges_on_the_half_that_did_not_choose():
     clusters = [f"c{i}" for i in np.repeat(range(8), 2)]
     score = np.tile([0.4, 0.8], 8)
     frames = {
-        ("mine", "isolation"): (
+        ("mine", "isolation"): VetoFrames(
             made(clusters, "rr" * 8, score),
             made(clusters, "rr" * 8, score / 2, "-twin"),
         )
@@ -352,7 +365,9 @@ def test_a_table_judges_on_the_half_that_did_not_choose():
     # chosen: they are all lost
     chooses = np.repeat(veto.draw_halves(8)[0], 2)
     theirs = made(clusters, "rr" * 8, np.where(chooses, 0.4, 0.9), "-twin")
-    frames = {("mine", "isolation"): (made(clusters, "rr" * 8, score), theirs)}
+    frames = {
+        ("mine", "isolation"): VetoFrames(made(clusters, "rr" * 8, score), theirs)
+    }
     (row,) = veto.veto_table(frames, ClusterBootstrap(clusters, 50)).to_dict("records")
     assert (row["threshold"], row["gained"], row["lost"]) == pytest.approx(
         (0.45, 0.5, 1)
