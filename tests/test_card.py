@@ -70,7 +70,7 @@ def test_filling_in_takes_nothing_from_what_was_filled_in_before():
     [["a|b"], [1.0, None, 2.0], [{"role": "user"}], "a\n b", True, 0.123456, "x" * 99],
 )
 def test_an_example_is_one_cell(value):
-    cell = croissant._brief(value)
+    cell = croissant._shorten(value)
     assert not re.findall(r"(?<!\\)\|", cell) and "\n" not in cell and len(cell) < 75
 
 
@@ -244,9 +244,9 @@ def test_a_file_that_changes_changes_its_checksum(tmp_path, monkeypatch):
     (tmp_path / "seeds").mkdir()
     (tmp_path / "seeds" / "x.csv").write_text("a\n1\n")
     monkeypatch.setattr(paths, "DATA", tmp_path)
-    first = croissant._files("seeds", "seeds/x.csv")
+    first = croissant._describe_files("seeds", "seeds/x.csv")
     (tmp_path / "seeds" / "x.csv").write_text("a\n2\n")
-    second = croissant._files("seeds", "seeds/x.csv")
+    second = croissant._describe_files("seeds", "seeds/x.csv")
     assert (
         first[0]["sha256"] != second[0]["sha256"]
         and first[0]["contentSize"] == second[0]["contentSize"] == "4 B"

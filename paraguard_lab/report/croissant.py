@@ -1,7 +1,7 @@
 """The data card, `data/README.md`, and its twin for machines, `data/croissant.json`
 (Croissant 1.1).
 
-The card's prose and what its columns mean are written by hand. Numbers, an example row
+The card's prose, and what its columns mean, are written by hand. Numbers, an example row
 of each kind of file and the cluster that is shown are filled in from the files.
 `croissant.json` is made from the card, the schemas and the files, so the same files
 give the same description. The standard:
@@ -12,8 +12,9 @@ import csv
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -22,29 +23,51 @@ import yaml
 from pandas.api import types
 
 from paraguard_lab.report import numbers
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import SCHEMAS, Table
 from paraguard_utils.settings import CORPUS
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store
+
+Node: TypeAlias = dict[str, Any]
+"""An object of JSON-LD."""
 
 CARD_FILE = paths.ROOT / "data" / "README.md"
 CROISSANT_FILE = paths.ROOT / "data" / "croissant.json"
+
 RECORD_SETS = {
-    name: name
-    for name in ("seeds", "candidates", "corpus", "labels", "scores", "traces")
+    "seeds": "seeds",
+    "candidates": "candidates",
+    "corpus": "corpus",
+    "labels": "labels",
+    "scores": "scores",
+    "traces": "traces",
+    "twins_seeds": "seeds",
+    "twins_candidates": "candidates",
+    "twins_corpus": "corpus",
 }
-RECORD_SETS |= {f"twins_{name}": name for name in ("seeds", "candidates", "corpus")}
-"""Sections of the card that become record sets, and the schema of their files; where
-there is a file for each system, the system is the first field."""
+"""Sections of the card that become record sets, with the schema of their files.
+
+If there is a file for each system, the system is the first field.
+"""
+
+SHOWN_CLUSTER = "deception-14"
+
+_PLACEHOLDERS = "SYSTEM|MODEL|REMEDY"
+"""Words in a path of the card that stand for any name."""
 
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
+_MAX_CELL = 60
+_LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
+_PAPER = "https://arxiv.org/abs/2512.01037v2"
 
 
 class CardSection(NamedTuple):
-    """What the card says of kinds of file, found by globs below `data/`.
+    """What the card says of kinds of file.
 
-    `columns` maps names to what they hold.
+    `patterns` are globs below `data/` that find the files; `columns` maps names to what
+    they hold.
     """
 
     kinds: list[str]
@@ -54,145 +77,145 @@ class CardSection(NamedTuple):
 
     def files(self) -> list[Path]:
         """Return the files that exist, those of the first published system first."""
-        found = [
-            path
-            for pattern in self.patterns
-            for path in sorted(paths.DATA.glob(pattern))
-        ]
-        return sorted(
-            found,
-            key=lambda path: path.stem != registry.published_systems("chat").index[0],
-        )
+        found = []
+        for pattern in self.patterns:
+            found += sorted(paths.DATA.glob(pattern))
+        first_system = registry.published_systems("chat").index[0]
+        return sorted(found, key=lambda path: path.stem != first_system)
 
 
 def read_card_sections(card: str) -> list[CardSection]:
-    """Read what the card (Markdown) says of files: a heading of level three, their
-    paths, a table of columns.
+    """Read what the card (Markdown) says of files.
+
+    A section is a heading of level three, paths of files, and a table of columns.
     """
-    return [_section(part) for part in _PART.split(card) if part.startswith("### ")]
+    parts = _PART.split(card)
+    return [_read_section(part) for part in parts if part.startswith("### ")]
 
 
-def _section(part: str) -> CardSection:
-    """Read a section: its heading, of the third level, names kinds of files.
+def _read_section(part: str) -> CardSection:
+    """Read a section of the card.
 
-    Its first paragraph begins with paths.
-
-    TARGET, MODEL and REMEDY stand for any in these. Its table has a row for each
-    column: name, what it holds, example.
+    Its heading, of the third level, names kinds of files. Its first paragraph begins
+    with their paths, in which SYSTEM, MODEL and REMEDY stand for any. Its table has a
+    row for each column: name, what it holds, example.
     """
     heading, _, body = part.removeprefix("### ").partition("\n")
-    files, _, about = " ".join(body.strip().partition("\n\n")[0].split()).partition(
-        ": "
-    )
-    patterns = [
-        re.sub("TARGET|MODEL|REMEDY", "*", path)
-        for path in re.findall("`([^`]+)`", files)
-    ]
-    return CardSection(
-        heading.split(", "),
-        patterns,
-        about,
-        {name: holds for name, holds, _ in _ROW.findall(body)},
-    )
+    first_paragraph = body.strip().partition("\n\n")[0]
+    files, _, about = " ".join(first_paragraph.split()).partition(": ")
+    patterns = []
+    for path in re.findall("`([^`]+)`", files):
+        patterns.append(re.sub(_PLACEHOLDERS, "*", path))
+    columns = {name: holds for name, holds, _ in _ROW.findall(body)}
+    return CardSection(heading.split(", "), patterns, about, columns)
 
 
 def read_first_row(path: Path) -> dict[str, Any]:
-    """Return the first row of a CSV, Parquet or JSON-lines file, the first entry of a
-    YAML file, or a JSON file.
+    """Return the first row of a CSV, Parquet or JSON-lines file.
+
+    Of a YAML file it is the first entry, and a JSON file is returned whole.
     """
     if path.suffix == ".parquet":
-        return next(pq.ParquetFile(path).iter_batches(batch_size=1)).to_pylist()[0]
+        batch = next(pq.ParquetFile(path).iter_batches(batch_size=1))
+        return batch.to_pylist()[0]
     if path.suffix == ".yaml":
-        return next(iter(yaml.safe_load(path.read_text(encoding="utf-8")).values()))
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return next(iter(entries.values()))
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     with path.open(encoding="utf-8", newline="") as file:
-        return (
-            next(csv.DictReader(file))
-            if path.suffix == ".csv"
-            else json.loads(next(file))
-        )
+        if path.suffix == ".csv":
+            return next(csv.DictReader(file))
+        return json.loads(next(file))
 
 
 def fill_card(card: str, found: Table) -> str:
-    """Fill the card with what the files say, and with the numbers from
-    `numbers.collect_numbers`.
+    """Fill the card with what the files say, and with numbers.
+
+    `found` is from `numbers.collect_numbers`.
     """
-    corpus = stores.Store(stores.RECORDED).read("corpus", CORPUS)
-    cluster = (
-        corpus[corpus["cluster_id"] == "deception-14"]
-        .drop_duplicates("strategy")
-        .set_index("strategy")["text"]
-    )
     parts = []
     for part in _PART.split(card):
-        if part.startswith("## Tables\n"):
-            cells = _list_columns()
-        elif part.startswith("### ") and (files := _section(part).files()):
-            first = read_first_row(files[0])
-            cells = {
-                name: _brief(first[name])
-                for name in _section(part).columns
-                if name in first
-            }
-        else:
-            cells = {name: _brief(text, 200) for name, text in cluster.items()}
-        rows = (
-            f"| `{name}` | {holds} | {cells.get(name, old.strip())} |"
-            for name, holds, old in _ROW.findall(part)
-        )
-        parts.append(_ROW.sub(lambda _, rows=rows: next(rows), part))
+        parts.append(_fill_rows(part, _find_cells(part)))
     return numbers.fill_numbers("".join(parts), found)
 
 
+def _find_cells(part: str) -> dict[str, str]:
+    """Return the last cell of a part's rows, by their first."""
+    if part.startswith("## Tables\n"):
+        return _list_columns()
+    if part.startswith("### "):
+        section = _read_section(part)
+        files = section.files()
+        if files:
+            row = read_first_row(files[0])
+            shown = [name for name in section.columns if name in row]
+            return {name: _shorten(row[name]) for name in shown}
+    return _show_cluster()
+
+
+def _show_cluster() -> dict[str, str]:
+    """Return a phrasing of the shown cluster by each strategy."""
+    corpus = CorpusFiles(Store(RECORDED), CORPUS).read("corpus")
+    cluster = corpus[corpus["cluster_id"] == SHOWN_CLUSTER].drop_duplicates("strategy")
+    texts = zip(cluster["strategy"], cluster["text"], strict=True)
+    return {strategy: _shorten(text, 200) for strategy, text in texts}
+
+
+def _fill_rows(part: str, cells: Mapping[str, str]) -> str:
+    """Write the last cell of each row of a part that has one."""
+
+    def fill(row: re.Match[str]) -> str:
+        name, holds, before = row.groups()
+        return f"| `{name}` | {holds} | {cells.get(name, before.strip())} |"
+
+    return _ROW.sub(fill, part)
+
+
 def _list_columns() -> dict[str, str]:
-    """Return the columns of every recorded table by its name, `x±` for `x`, `x_low` and
-    `x_high`.
+    """Return the columns of every recorded table by its name.
+
+    `x±` stands for the columns `x`, `x_low` and `x_high`.
     """
     found = {}
     for path in sorted((paths.DATA / "tables").glob("*.csv")):
-        names = list(pd.read_csv(path, nrows=0))
-        ends = {
-            f"{name}{end}"
-            for name in names
-            for end in ("_low", "_high")
-            if f"{name}_low" in names
-        }
-        listed = [
-            f"{name}±" if f"{name}_low" in names else name
-            for name in names
-            if name not in ends
-        ]
-        found[
-            re.sub("^confused_refusals_.*", "confused_refusals_SYSTEM", path.stem)
-        ] = ", ".join(listed)
+        columns = list(pd.read_csv(path, nrows=0))
+        ends = set()
+        shown = []
+        for name in columns:
+            if f"{name}_low" in columns:
+                ends |= {f"{name}_low", f"{name}_high"}
+                shown.append(f"{name}±")
+            elif name not in ends:
+                shown.append(name)
+        table = re.sub("^confused_refusals_.*", "confused_refusals_SYSTEM", path.stem)
+        found[table] = ", ".join(shown)
     return found
 
 
-def _brief(value: object, longest: int = 60) -> str:
+def _shorten(value: object, most: int = _MAX_CELL) -> str:
     """Return a value as a cell of a Markdown table, cut to some characters."""
     if isinstance(value, list) and not isinstance(value[0], dict):
-        known = [_brief(one) for one in value if one is not None]
-        return f"[{', '.join(known[:3])}{', …' if len(known) > 3 else ''}]"
+        items = [_shorten(item) for item in value if item is not None]
+        rest = ", …" if len(items) > 3 else ""
+        return f"[{', '.join(items[:3])}{rest}]"
     if isinstance(value, float):
         return f"{value:.5g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
-    return tables.escape_markdown(
-        text if len(text) <= longest else f"{text[: longest - 1]}…"
-    )
+    if len(text) > most:
+        text = f"{text[: most - 1]}…"
+    return tables.escape_markdown(text)
 
 
 def write_card(found: Table) -> None:
-    """Fill the card, with the numbers from `numbers.collect_numbers`, and write its
-    twin for machines.
+    """Fill the card and write its twin for machines.
+
+    `found` is from `numbers.collect_numbers`.
     """
-    CARD_FILE.write_text(
-        fill_card(CARD_FILE.read_text(encoding="utf-8"), found), encoding="utf-8"
-    )
-    CROISSANT_FILE.write_text(
-        format_croissant(CARD_FILE.read_text(encoding="utf-8")), encoding="utf-8"
-    )
+    card = fill_card(CARD_FILE.read_text(encoding="utf-8"), found)
+    CARD_FILE.write_text(card, encoding="utf-8")
+    CROISSANT_FILE.write_text(format_croissant(card), encoding="utf-8")
 
 
 _TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format
@@ -216,24 +239,26 @@ _CONTEXT = {
 """The standard's JSON-LD context."""
 
 
-def format_croissant(markdown: str) -> str:
+def format_croissant(card: str) -> str:
     """Describe the recorded data as JSON-LD with sorted keys.
 
     Licence, version and the like are the card's.
     """
-    header = yaml.safe_load(markdown.split("---\n")[1])
-    version, published = re.findall(
-        r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", markdown
-    )[0]
-    (summary,) = re.findall(
-        r"(?s)## Summary\n\n(.*?)\n\n", numbers.remove_marks(markdown)
-    )
-    (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", markdown)
-    by_kind = {
-        kind: section
-        for section in read_card_sections(markdown)
-        for kind in section.kinds
-    }
+    header = yaml.safe_load(card.split("---\n")[1])
+    text = numbers.remove_marks(card)
+    (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", text)
+    (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", card)
+    releases = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", card)
+    version, published = releases[0]
+    sections = {}
+    for section in read_card_sections(card):
+        for kind in section.kinds:
+            sections[kind] = section
+    files = []
+    record_sets = []
+    for kind in RECORD_SETS:
+        files += _describe_files(kind, sections[kind].patterns[0])
+        record_sets.append(_describe_records(kind, sections[kind]))
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -242,123 +267,119 @@ def format_croissant(markdown: str) -> str:
         "creator": {"@type": "sc:Organization", "name": "ParaGuard maintainers"},
         "datePublished": published,
         "description": " ".join(summary.split()),
-        "distribution": [
-            one
-            for kind in RECORD_SETS
-            for one in _files(kind, by_kind[kind].patterns[0])
-        ],
+        "distribution": files,
         "inLanguage": header["language"],
         "isLiveDataset": False,
         "keywords": header["tags"],
-        "license": {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}[
-            header["license"]
-        ],
+        "license": _LICENCES[header["license"]],
         "name": CORPUS,
-        "recordSet": [_records(kind, by_kind[kind]) for kind in RECORD_SETS],
-        "url": (
-            "https://arxiv.org/abs/2512.01037v2"
-        ),  # the paper's: the data have no page of their own
+        "recordSet": record_sets,
+        "url": _PAPER,  # the data have no page of their own
         "version": version,
     }
     return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _files(kind: str, pattern: str) -> list[dict[str, Any]]:
-    """Return a kind's files with their checksums.
+def _describe_files(kind: str, pattern: str) -> list[Node]:
+    """Describe a kind's files with their checksums.
 
-    Where there is one for each system, also their set, which is read.
+    If there is one for each system, their set, which is read, is described too.
     """
-    form = {
-        "encodingFormat": (
-            "text/csv" if pattern.endswith(".csv") else "application/x-parquet"
-        )
-    }
-    found: list[dict[str, Any]] = []
+    is_csv = pattern.endswith(".csv")
+    encoding = "text/csv" if is_csv else "application/x-parquet"
+    files: list[Node] = []
     for path in sorted(paths.DATA.glob(pattern)):
-        name, content = path.relative_to(paths.DATA).as_posix(), path.read_bytes()
-        size = {
-            "contentSize": f"{len(content)} B",
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        found.append(
+        name = path.relative_to(paths.DATA).as_posix()
+        content = path.read_bytes()
+        files.append(
             {
                 "@id": name,
                 "@type": "cr:FileObject",
                 "contentUrl": name,
                 "name": path.name,
+                "encodingFormat": encoding,
+                "contentSize": f"{len(content)} B",
+                "sha256": hashlib.sha256(content).hexdigest(),
             }
-            | form
-            | size
         )
     if "*" in pattern:
         name = f"{kind}-files"
-        found.append(
-            {"@id": name, "@type": "cr:FileSet", "includes": pattern, "name": name}
-            | form
+        files.append(
+            {
+                "@id": name,
+                "@type": "cr:FileSet",
+                "includes": pattern,
+                "name": name,
+                "encodingFormat": encoding,
+            }
         )
-    return found
+    return files
 
 
-def _records(kind: str, section: CardSection) -> dict[str, Any]:
-    """Return a kind's record set, with a field for each column."""
-    pattern, path = section.patterns[0], section.files()[0]
-    origin: dict[str, Any] = {"fileObject": {"@id": pattern}}
-    fields, key = [], []
+def _describe_records(kind: str, section: CardSection) -> Node:
+    """Describe a kind's record set, with a field for each column."""
+    pattern = section.patterns[0]
+    path = section.files()[0]
+    fields = []
+    keys = []
+    origin: Node = {"fileObject": {"@id": pattern}}
     if "*" in pattern:
         origin = {"fileSet": {"@id": f"{kind}-files"}}
-        named = {
-            "extract": {"fileProperty": "filename"},
-            "transform": {"regex": rf"(.+)\{path.suffix}$"},
-        }
-        about: dict[str, Any] = {
-            "dataType": "sc:Text",
-            "description": "Which system: the file's name",
-        }
-        fields.append(_field(kind, "system") | about | {"source": origin | named})
-        key.append({"@id": f"{kind}/system"})
+        fields.append(_describe_system(kind, origin, path.suffix))
+        keys.append({"@id": f"{kind}/system"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None
     for name, column in SCHEMAS[RECORD_SETS[kind]].columns.items():
-        about = _type(column.dtype.type, stored.field(name).type if stored else None)
-        about |= {
-            "description": section.columns[name],
-            "source": origin | {"extract": {"column": name}},
-        }
-        fields.append(_field(kind, name) | about)
-        key += (
-            [{"@id": f"{kind}/{name}"}]
-            if column.unique and name.endswith("_id")
-            else []
-        )
-    found = {
+        field = _name_field(kind, name)
+        in_file = stored.field(name).type if stored else None
+        field |= _describe_type(column.dtype.type, in_file)
+        field["description"] = section.columns[name]
+        field["source"] = origin | {"extract": {"column": name}}
+        fields.append(field)
+        if column.unique and name.endswith("_id"):
+            keys.append({"@id": f"{kind}/{name}"})
+    records = {
         "@id": kind,
         "@type": "cr:RecordSet",
         "description": section.about,
         "field": fields,
         "name": kind,
     }
-    return found | ({"key": key} if key else {})
+    if keys:
+        records["key"] = keys
+    return records
 
 
-def _field(kind: str, name: str) -> dict[str, Any]:
+def _describe_system(kind: str, origin: Node, suffix: str) -> Node:
+    """Describe the field of the system, which is in the file's name."""
+    field = _name_field(kind, "system")
+    field["dataType"] = "sc:Text"
+    field["description"] = "Which system: the file's name"
+    field["source"] = origin | {
+        "extract": {"fileProperty": "filename"},
+        "transform": {"regex": rf"(.+)\{suffix}$"},
+    }
+    return field
+
+
+def _name_field(kind: str, name: str) -> Node:
+    """Return a field with its name only."""
     return {"@id": f"{kind}/{name}", "@type": "cr:Field", "name": name}
 
 
-def _type(dtype: Any, stored: pa.DataType | None) -> dict[str, Any]:
+def _describe_type(dtype: Any, stored: pa.DataType | None) -> Node:
     """Return a column's type as Croissant names it.
 
-    Only the stored type tells what a list holds.
+    Only the stored type says what a list holds.
     """
     if stored is not None and pa.types.is_list(stored):
-        return {"arrayShape": "-1", "isArray": True} | _type(
-            stored.value_type.to_pandas_dtype(), None
-        )
-    kinds = {
-        "Boolean": types.is_bool_dtype,
-        "Integer": types.is_integer_dtype,
-        "Float": types.is_float_dtype,
-    }
-    return {
-        "dataType": next(
-            (f"sc:{name}" for name, is_one in kinds.items() if is_one(dtype)), "sc:Text"
-        )
-    }
+        item = _describe_type(stored.value_type.to_pandas_dtype(), None)
+        return {"arrayShape": "-1", "isArray": True} | item
+    if types.is_bool_dtype(dtype):
+        name = "sc:Boolean"
+    elif types.is_integer_dtype(dtype):
+        name = "sc:Integer"
+    elif types.is_float_dtype(dtype):
+        name = "sc:Float"
+    else:
+        name = "sc:Text"
+    return {"dataType": name}
