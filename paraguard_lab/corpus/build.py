@@ -146,9 +146,7 @@ def _assemble(order: Order, parts: pd.DataFrame) -> Built:
     return Built(corpus, seeds, candidates, _sum_seconds(parts, len(candidates)))
 
 
-def _make_parts(
-    order: Order, parts: Parts, digest: str
-) -> Iterator[pd.DataFrame]:
+def _make_parts(order: Order, parts: Parts, digest: str) -> Iterator[pd.DataFrame]:
     """Yield parts, kept or new ones, until enough clusters are complete."""
     chain = hashlib.sha256(digest.encode())
     taken: set[str] = set()

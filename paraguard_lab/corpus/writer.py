@@ -93,11 +93,10 @@ class Authors:
         if self.writer or self.judge:
             unsafe.refuse_unsafe(seeds, "candidates written or judged by a model")
         if self._by_rules:
-            sane = inputs.select_sane(seeds, limits)
-            written = paraphrase.paraphrase_by_rules(sane)
+            written = paraphrase.paraphrase_by_rules(_select_sane(seeds, limits))
             return written.assign(generator=paraphrase.RULES_GENERATOR)
         if self.writer:
-            return self.write(files, inputs.select_sane(seeds, limits))
+            return self.write(files, _select_sane(seeds, limits))
         return inputs.CandidateFile(self.settings.candidates).read(files, seeds)
 
     def write(self, files: stores.CorpusFiles, seeds: Seeds) -> Candidates:
@@ -201,6 +200,12 @@ def find_authors(settings: CorpusSettings) -> Authors:
             " writes; let another one judge"
         )
     return Authors(settings, writer, judge)
+
+
+def _select_sane(seeds: Seeds, limits: Gates) -> Seeds:
+    """Return the seeds that pass the sanity gates."""
+    reasons = gates.sanity_reasons(seeds["text"], limits)
+    return seeds[[reason == "" for reason in reasons]]
 
 
 def _model_id(source: backends.BackendSource, other: backends.BackendSource) -> str:

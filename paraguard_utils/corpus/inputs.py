@@ -143,12 +143,6 @@ def _resolve(name: str, corpus_name: str) -> Path:
     return resolve_input(name.replace("{corpus}", corpus_name))
 
 
-def select_sane(seeds: Seeds, limits: Gates = Gates()) -> Seeds:
-    """Return the seeds that pass the sanity gates."""
-    reasons = gates.sanity_reasons(seeds["text"], limits)
-    return seeds[[reason == "" for reason in reasons]]
-
-
 def make_embedder(files: CorpusFiles) -> encoder.Embed:
     """Return a function from texts to sentence vectors that reads and fills a store."""
     return partial(encoder.stored_vectors, files)

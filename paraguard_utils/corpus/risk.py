@@ -24,7 +24,6 @@ from paraguard_utils.models import encoder, loading, text_classifier
 from paraguard_utils.models.encoder import Embed
 
 RISK_VERSION = "surface-risk-1"
-RISK_DATA_DIGEST = "87dc87cdc23b1aae2806b545a40c1c9aaffc2a56c776c539002e2fe5b4ae6d5f"
 N_NEAREST_EXEMPLARS = 3
 CHARGED_TERMS_FILE = paths.DATA / "risk" / "charged_terms.csv"
 RISK_EXEMPLARS_FILE = paths.DATA / "risk" / "exemplars.csv"

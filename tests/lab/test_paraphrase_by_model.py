@@ -86,5 +86,8 @@ def test_only_finished_answers_with_a_paraphrase_become_candidates(
     written = writer.paraphrase_by_model(files, seeds, tiny_model, *asked)
     assert len(written) == 2 * len(schemas.STRATEGIES) - 2
     assert written.iloc[0].to_dict() == {
-        "seed_id": "a", "strategy": "lexical", "text": "How does one end it?", "rule": tiny_model.name,
-    }  # fmt: skip
+        "seed_id": "a",
+        "strategy": "lexical",
+        "text": "How does one end it?",
+        "rule": tiny_model.name,
+    }

@@ -12,7 +12,7 @@ from paraguard_tools.guards import chat
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards import packaged
-from paraguard_utils.guards.contract import Guard, GuardNotes
+from paraguard_utils.guards.contract import Guard, GuardOptions
 
 
 def script(name):
@@ -48,8 +48,9 @@ def test_a_guard_is_stopped_after_the_batch_in_which_its_limit_passes(
     assert measured(guard(score), texts, 0, 3)["prompts"] == batch
     assert asked == [1, batch, 1, 1, 1, 3]
     assert measured(guard(score), texts, np.inf, 3)["prompts"] == len(texts)
-    _, score = chat.make_yes_no_guard({"model": str(tiny_folder)}, GuardNotes())
-    row = measured(guard(score), prompts["text"].tolist(), np.inf, 2)
+    fields = {"kind": "yes_no", "model": str(tiny_folder)}
+    asked_guard = chat.make_yes_no_guard("tiny", fields, GuardOptions())
+    row = measured(asked_guard, prompts["text"].tolist(), np.inf, 2)
     assert (
         row["prompts"] == len(prompts)
         and row["ratio"] == row["one_by_one"] / row["together"]
@@ -163,13 +164,13 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(
     assert capsys.readouterr().err.startswith("left out: no such package")
 
 
-def test_other_languages_follow_from_their_decisions_and_interpretations():
+def test_other_languages_follow_from_their_decisions_and_annotations():
     folder, told = (
         paths.BENCHMARKS_FOLDER / "languages",
         pd.read_csv(paths.BENCHMARKS_FOLDER / "languages.csv"),
     )
     decided, read = (
-        pd.read_csv(folder / f"{name}.csv") for name in ("decisions", "interpretations")
+        pd.read_csv(folder / f"{name}.csv") for name in ("decisions", "readings")
     )
     names = {
         "full_refusal": "reject",

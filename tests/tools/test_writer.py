@@ -461,9 +461,14 @@ def test_another_model_may_judge_and_the_meta_file_names_both(tiny_folder):
     )
     about = both.about()
     assert about["writer"] | {"prompts": ""} == {
-        "name": "pen-7-served", "weights_id": "served pen@7", "prompts": "", "samples": 2, "seeds": [0, 1],
-        "temperature": 0.7, "max_new_tokens": 96,
-    }  # fmt: skip
+        "name": "pen-7-served",
+        "weights_id": "served pen@7",
+        "prompts": "",
+        "samples": 2,
+        "seeds": [0, 1],
+        "temperature": 0.7,
+        "max_new_tokens": 96,
+    }
     assert (
         about["judge"]["weights_id"]
         == loading.resolve_model(str(tiny_folder)).weights_id
@@ -543,9 +548,13 @@ def answered(folder, text):
 def test_writer_and_judge_by_files(results, tmp_path, capsys):
     pen, ear = tmp_path / "pen", tmp_path / "ear"
     given = config(
-        seeds=seed_file(tmp_path), candidates="model:pen", base_url=f"file://{pen}", samples=2,
-        intent_judge="ear", judge_base_url=f"file://{ear}",
-    )  # fmt: skip
+        seeds=seed_file(tmp_path),
+        candidates="model:pen",
+        base_url=f"file://{pen}",
+        samples=2,
+        intent_judge="ear",
+        judge_base_url=f"file://{ear}",
+    )
     with pytest.raises(SystemExit) as ended:
         read(given)
     assert (
@@ -679,10 +688,17 @@ def test_01_builds_a_corpus_of_what_a_server_writes(serve, tmp_path, results):
         pen=answer, ear=lambda words, _: "No." if "Write" in words else "Yes."
     )
     given = {
-        "store": "test", "corpus": "written", "seeds": seed_file(tmp_path, seeds), "candidates": "model:pen",
-        "base_url": url, "samples": 3, "intent_judge": "openai/ear", "judge_base_url": url, "min_strategies": 1,
+        "store": "test",
+        "corpus": "written",
+        "seeds": seed_file(tmp_path, seeds),
+        "candidates": "model:pen",
+        "base_url": url,
+        "samples": 3,
+        "intent_judge": "openai/ear",
+        "judge_base_url": url,
+        "min_strategies": 1,
         "per_seed": 2,
-    }  # fmt: skip
+    }
     run_here("01_corpus_building", **given)
     store = stores.Store("test")
     meta = stores.read_meta(store.path("corpus", "written"))

@@ -5,7 +5,7 @@ import worlds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_utils import stores, text
+from paraguard_utils import seams, settings, stores, text
 from paraguard_utils.core.strategies import PAPER_STRATEGY
 from paraguard_utils.core.vectors import cosine_similarity, normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
@@ -354,3 +354,33 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
     files = stores.CorpusFiles(stores.Store("test"), "mine")
     with pytest.raises(DataError, match="row 3, column seed_id: 'b' is not in"):
         inputs.CandidateFile(str(tmp_path / "c.csv")).read(files, seeds)
+
+
+class OwnSource:
+    """A generator of another package."""
+
+    losses = None
+
+    def __init__(self, given):
+        self.given = given
+
+
+def test_candidates_come_from_a_file_or_from_what_a_package_adds(monkeypatch):
+    def add(group, name):
+        assert group == "generators"
+        return {"mine": OwnSource, inputs.JUDGED_FILE: OwnSource}[name]
+
+    monkeypatch.setattr(seams, "find_extensions", lambda group: ["mine", "judged"])
+    monkeypatch.setattr(seams, "load_extension", add)
+    given = {"store": "test", "corpus": "mine"}
+
+    def find(**more):
+        return inputs.find_source(
+            settings.check_settings(given | more, settings.CorpusSettings)
+        )
+
+    assert isinstance(find(candidates="mine:anything"), OwnSource)
+    file = find(candidates="data/candidates/{corpus}.csv")
+    assert isinstance(file, inputs.CandidateFile) and file.about() == {}
+    # a model that judges is an extension too, whatever writes
+    assert isinstance(find(candidates="mine.csv", intent_judge="x"), OwnSource)
