@@ -1,4 +1,6 @@
-"""Notebooks 03 to 07: neighbours, signals, confusion, chance, cohorts, sensitivity.
+"""Estimate what notebooks 02 to 05 show, from a `System` and its files.
 
-Estimators only.
+`system` holds a system's decisions; `signals` compares its prompts; `confusion` makes
+the rows of Table 1, `cohorts` Table 2 and `guarded` Table 3; `pipeline` reads and writes
+files. Ours, beside the paper: `wording` and `rephrasing`.
 """

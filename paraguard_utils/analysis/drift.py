@@ -7,40 +7,28 @@ The formula is `core.signals.drift`; this module applies it to many pairs at a t
 import itertools
 
 import numpy as np
-import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.schemas import Tokens, Traces
 
 
-def find_words(traces: Traces) -> list[np.ndarray]:
-    """Return the token ids of each prompt's own words, without the chat template."""
-    words = []
+def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
+    """Return the rows of a tokens file that hold each prompt's own words.
+
+    The words are without the chat template. A word that has no row is a KeyError.
+    """
+    row_of = {token: row for row, token in enumerate(tokens["token_id"].tolist())}
+    rows = []
     for ids, start, end in zip(
         traces["token_ids"].to_numpy(),
         traces["user_start"].tolist(),
         traces["user_end"].tolist(),
         strict=True,
     ):
-        words.append(ids[start:end])
-    return words
-
-
-def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
-    """Return the rows of a tokens file that hold each prompt's own words."""
-    words = find_words(traces)
-    row_of = pd.Series(np.arange(len(tokens)), index=tokens["token_id"])
-    rows = row_of.loc[_join(words)].to_numpy()
-    return np.split(rows, _ends(words))[:-1]
-
-
-def _join(words: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0, int), *words], dtype=int)
-
-
-def _ends(words: list[np.ndarray]) -> np.ndarray:
-    return np.cumsum([len(ids) for ids in words], dtype=int)
+        own = [row_of[token] for token in ids[start:end].tolist()]
+        rows.append(np.array(own, int))
+    return rows
 
 
 class DriftCache:
@@ -55,13 +43,8 @@ class DriftCache:
     """
 
     def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        rows = find_token_rows(traces, tokens)
-        used, place = np.unique(_join(rows), return_inverse=True)
-        embeddings = np.empty((0, 1))
-        if len(used):
-            embeddings = np.stack(tokens["embedding"].to_numpy()[used])
-        self.units = normalize_rows(embeddings)  # of the distinct tokens
-        self.rows = np.split(place, _ends(rows))[:-1]  # of `units`, for each prompt
+        self.rows = find_token_rows(traces, tokens)
+        self.units = normalize_rows(np.stack(tokens["embedding"].to_numpy()))
         self._pairs = np.empty(0, int)  # those computed so far, in ascending order
         self._drifts = np.empty(0)
 

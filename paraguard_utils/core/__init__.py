@@ -1,4 +1,4 @@
 """What a stranger imports: decisions, estimates with intervals, measures.
 
-Numpy, scipy and pandas only.
+All are functions of arrays; they need numpy, scipy and pandas only.
 """
