@@ -74,6 +74,10 @@ class DetailSettings(AnalysisSettings, TwinOptions):
     """Parameters of A3."""
 
 
+class DecisionSettings(AnalysisSettings, TwinOptions):
+    """Parameters of A4."""
+
+
 class RunSettings(GuardChoice, TwinOptions):
     """What a run of several notebooks must know itself; each takes its own besides."""
 
@@ -91,5 +95,6 @@ NOTEBOOK_SETTINGS: dict[str, type[Parameters]] = {
     "A1": LabelCheckSettings,
     "A2": WriterSettings,
     "A3": DetailSettings,
+    "A4": DecisionSettings,
 }
 """The model of each notebook's parameters, by its number."""
