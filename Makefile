@@ -15,7 +15,7 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
-.PHONY: help remedies servers cluster setup reproduce optional-models check test figures html site dist hub record lint lock
+.PHONY: help remedies servers cluster setup reproduce optional-models check test thin figures html site dist hub record lint lock
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -65,6 +65,13 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PYTEST) --nbval
+
+# What 00 to 05 need from the record: no torch, and nothing of paraguard_lab or paraguard_tools.
+thin: ## test the thin package, and 00 to 05 from the record, where only its dependencies are installed
+	$(PYTHON) -m venv .venv-thin
+	.venv-thin/bin/python -m pip install --quiet -c requirements.lock -e '.[record]' hypothesis nbval pytest pytest-xdist
+	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile tests/utils -m "not browser"
+	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile --nbval $(wildcard notebooks/0*.ipynb)
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_tools figures
