@@ -1,6 +1,6 @@
 """Compare a model alone and behind a guard, and guards at other thresholds and twins.
 
-The method is in `docs/method.md`, Guards.
+The measures are defined in the method (`docs/method.md`, Guards).
 """
 
 import contextlib

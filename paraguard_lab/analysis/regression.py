@@ -1,6 +1,6 @@
 """Regress refusal on strategy, risk and similarity.
 
-The model is in `docs/method.md`, Cohorts and regression.
+The model is in the method (`docs/method.md`, Cohorts and regression).
 """
 
 import warnings

@@ -1,6 +1,6 @@
 """Agreement, exact shares and corrections for several tests, beside `core.estimates`.
 
-The method is in `docs/method.md`, Intervals and comparisons.
+They are defined in the method (`docs/method.md`, Intervals and comparisons).
 """
 
 from statistics import NormalDist

@@ -1,6 +1,7 @@
 """Estimate from decisions alone whether asking again in other words helps (ours).
 
-Measures and terms are those of `docs/method.md`, Shared wording, rephrasing, triggers.
+Each measure is defined in the method (`docs/method.md`, Shared wording, rephrasing,
+triggers).
 """
 
 from collections.abc import Iterable, Mapping

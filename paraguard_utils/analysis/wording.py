@@ -1,7 +1,7 @@
 """Estimate whether meaning or shared words decide (ours).
 
-It compares DR of near-copies with DR of free rewordings (`docs/method.md`,
-Disagreement).
+It compares DR of near-copies with DR of free rewordings (`docs/method.md`, Shared
+wording, rephrasing, triggers).
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """One refusal worked through: its accepted neighbours, their signals, and its CI.
 
-See `docs/method.md`, Neighbours, signals, score.
+The terms are the method's (`docs/method.md`, Neighbours, signals, score).
 """
 
 import pandas as pd

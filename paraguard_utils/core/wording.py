@@ -1,7 +1,7 @@
 """Do shared words decide, rather than meaning? DR of chosen pairs of phrasings (ours).
 
 The pairs are within clusters; what they are compared with is matched by style
-(`docs/method.md`, Disagreement).
+(`docs/method.md`, Shared wording, rephrasing, triggers).
 """
 
 import itertools
