@@ -418,7 +418,7 @@ def compare_with_chance(
 ) -> tuple[Table, Table, dict[str, Estimate]]:
     """Compare confusion with matched floors, single signals and permutations.
 
-    The method is in `docs/method.md`, Chance.
+    The method defines both (`docs/method.md`, Chance).
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Estimate what overturning rejections gains, and what it loses on harmful requests.
 
-The method is in `docs/method.md`, The veto.
+The method defines both (`docs/method.md`, The veto).
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence

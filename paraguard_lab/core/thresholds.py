@@ -1,6 +1,6 @@
 """A threshold on a guard's score that keeps a promise about harmless requests.
 
-The method is in `docs/method.md`, Guards.
+The method defines it (`docs/method.md`, Guards).
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The paper's claims beside what was found here: counts, verdicts, ranges.
 
-Nothing is estimated here (`docs/method.md`, Verdict).
+Nothing is estimated here (`docs/method.md`, Cohorts and regression).
 """
 
 from collections.abc import Iterable, Mapping
