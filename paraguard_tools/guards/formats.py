@@ -155,6 +155,12 @@ def render_turns(entry: DeployedEntry, text: str, answer: str) -> list[dict[str,
     """Return the messages about a request, or about the answer to it.
 
     Messages that would be empty are left out.
+
+    Examples
+    --------
+    >>> entry = DeployedEntry(kind="classifier", labels=("unsafe",))
+    >>> render_turns(entry, "How do I kill a process?", "")
+    [{'role': 'user', 'content': 'How do I kill a process?'}]
     """
     turns = []
     for message in entry.messages:
@@ -245,7 +251,11 @@ def read_verdict(entry: DeployedEntry, output: str) -> GuardVerdict | None:
 
     A pattern says itself which labels there are, so that only the beginnings of its
     labels are compared. Without one, an answer begins with `forced` and a label.
-    Returns None if the output is not of the guard's form: the prompt is `unparsed`.
+
+    Returns
+    -------
+    GuardVerdict or None
+        None if the output is not of the guard's form: the prompt is `unparsed`.
     """
     if entry.tokens is None:
         return None

@@ -20,7 +20,23 @@ from paraguard_utils.models.text_classifier import count_positions
 class PromptedGuard:
     """Scores requests, or answers, by the words that a model writes about them.
 
-    Raise ModelError if a label is not one token.
+    Parameters
+    ----------
+    name : str
+        The guard's name, for errors.
+    entry : DeployedEntry
+        What the model reads, and how its output is read.
+    model : LoadedModel
+        The weights and their tokenizer.
+    batch : int
+        Prompts per batch.
+    notes : GuardNotes
+        Where cut texts and the labels' share of the next token are noted.
+
+    Raises
+    ------
+    ModelError
+        If a label is not one token.
     """
 
     def __init__(
@@ -190,13 +206,14 @@ class PromptedGuard:
                 ids = [[0] * (width - len(row)) + row for row in rows]
                 seen = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
                 mask = torch.tensor(seen, device=network.device)
-                logits = network(
+                output = network(
                     input_ids=torch.tensor(ids, device=network.device),
                     attention_mask=mask,
                     position_ids=(mask.cumsum(1) - 1).clamp(min=0),
                     use_cache=False,
                     logits_to_keep=1,
-                ).logits[:, -1]
+                )
+                logits = output.logits[:, -1]
                 next_token = torch.softmax(logits.double(), dim=-1)
                 unsafe = next_token[:, self.unsafe].sum(1)
                 safe = next_token[:, self.safe].sum(1)

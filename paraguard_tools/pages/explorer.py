@@ -118,9 +118,12 @@ def _describe_system(
 ) -> dict[str, object]:
     """Describe a system.
 
-    Returns name, title, answers and labels (places in decisions) by prompt, tokens
-    (texts) and words, the tokens of each prompt that is compared. Other tokens are not
-    shown, and their texts are left out.
+    Returns
+    -------
+    dict
+        name; title; answers and labels (places in decisions) by prompt; tokens (texts);
+        words, the tokens of each prompt that is compared. Other tokens are not shown,
+        and their texts are left out.
     """
     compared = sorted({*near["centre"], *near["neighbour"]})
     used = np.unique(np.concatenate([*(rows[at] for at in compared), []]).astype(int))
@@ -141,11 +144,14 @@ def _list_rejections(
 ) -> list[dict[str, object]]:
     """List a system's rejections.
 
-    Each has prompt, the measures (null if undefined), paraphrase (the most similar
-    accepted prompt of the cluster and its similarity, or null) and near. Each of near
-    is a neighbour: prompt, similarity, drift, prob_shift, ppl_relative, ppl_clipped,
-    score_relative, score_clipped, the place of the neighbour's nearest token for each
-    token of the rejection, and the distance to it in hundredths.
+    Returns
+    -------
+    list of dict
+        prompt; the measures, null if undefined; paraphrase, the most similar accepted
+        prompt of the cluster and its similarity, or null; near, the neighbours. Each of
+        near is a list: prompt, similarity, drift, prob_shift, ppl_relative,
+        ppl_clipped, score_relative, score_clipped, the place of the neighbour's nearest
+        token for each token of the rejection, and the distance to it in hundredths.
     """
     by_centre = defaultdict(list)
     for centre, *fields in near.astype(object).to_numpy().tolist():
