@@ -1,4 +1,4 @@
-"""Parameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
+"""FrozenParameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
 
 import sys
 from typing import Self
@@ -11,8 +11,8 @@ from paraguard_utils.settings import (
     RAY_DEVICE,
     AnalysisSettings,
     BuildSettings,
+    FrozenParameters,
     GuardChoice,
-    Parameters,
     QueryOptions,
     StudySettings,
     TwinOptions,
@@ -20,7 +20,7 @@ from paraguard_utils.settings import (
 
 
 class FollowUpSettings(StudySettings, QueryOptions):
-    """Parameters of A0."""
+    """FrozenParameters of A0."""
 
     judge: str = ""
     long_answers: int = Field(0, ge=0)
@@ -51,38 +51,38 @@ class FollowUpSettings(StudySettings, QueryOptions):
 
 
 class ValiditySettings(AnalysisSettings):
-    """Parameters of 06."""
+    """FrozenParameters of 06."""
 
 
 class RemedySettings(GuardChoice, AnalysisSettings, TwinOptions, QueryOptions):
-    """Parameters of 07."""
+    """FrozenParameters of 07."""
 
     remedies: list[str] = Field([])
 
 
 class LabelCheckSettings(StudySettings):
-    """Parameters of A1."""
+    """FrozenParameters of A1."""
 
 
 class WriterSettings(BuildSettings):
-    """Parameters of A2."""
+    """FrozenParameters of A2."""
 
     paraphraser: str = ""
 
 
 class DetailSettings(AnalysisSettings, TwinOptions):
-    """Parameters of A3."""
+    """FrozenParameters of A3."""
 
 
 class DecisionSettings(AnalysisSettings, TwinOptions):
-    """Parameters of A4."""
+    """FrozenParameters of A4."""
 
 
 class RunSettings(GuardChoice, TwinOptions):
     """What a run of several notebooks must know itself; each takes its own besides."""
 
 
-NOTEBOOK_SETTINGS: dict[str, type[Parameters]] = {
+NOTEBOOK_SETTINGS: dict[str, type[FrozenParameters]] = {
     "00": settings.ResultsSettings,
     "01": settings.CorpusSettings,
     "02": settings.QuerySettings,

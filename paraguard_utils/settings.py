@@ -1,4 +1,4 @@
-"""Parameters of the notebooks 00 to 05, checked once, then frozen.
+"""FrozenParameters of the notebooks 00 to 05, checked once, then frozen.
 
 Each notebook has a model of its own, composed of parts: `ScoringSettings` is a study, a
 way of scoring and resamples. A function takes the smallest part that it needs.
@@ -64,7 +64,7 @@ RENAMED = {
     "twins_wrappers": "twins_system_prompts",
     "target": "system",
 }
-"""Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
+"""FrozenParameters by their names before 1.0.0, which are read with a warning until 1.1."""
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
@@ -85,8 +85,8 @@ def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
     return name
 
 
-class Parameters(BaseModel):
-    """Parameters that are checked when they are made, and never change."""
+class FrozenParameters(BaseModel):
+    """FrozenParameters that are checked when they are made, and never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -108,7 +108,7 @@ class Parameters(BaseModel):
         return {"parameters": parameters, "inputs": hashes}
 
 
-class StudySettings(Parameters):
+class StudySettings(FrozenParameters):
     """What is studied: a corpus in a store, and the user's model, if any."""
 
     store: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$")
@@ -130,14 +130,14 @@ class StudySettings(Parameters):
         return CorpusFiles(self.open_store(), self.corpus)
 
 
-class TwinOptions(Parameters):
+class TwinOptions(FrozenParameters):
     """Requests that ask for harm: the corpus's twins, and XSTest's file of prompts."""
 
     twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
     xstest: str = ""
 
 
-class ComputeOptions(Parameters):
+class ComputeOptions(FrozenParameters):
     """Where models run: this machine, or a server."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -198,7 +198,7 @@ class QueryOptions(ComputeOptions):
         return self
 
 
-class ScoreOptions(Parameters):
+class ScoreOptions(FrozenParameters):
     """How refusals are scored: by whose labels, which weights and how many neighbours."""
 
     labeller: Labeller = "combined"
@@ -234,7 +234,7 @@ class ScoreOptions(Parameters):
         )
 
 
-class ResampleOptions(Parameters):
+class ResampleOptions(FrozenParameters):
     """How clusters are resampled for confidence intervals."""
 
     resamples: int = Field(2000, ge=100, le=100_000)
@@ -285,7 +285,7 @@ class GuardChoice(StudySettings):
         return self
 
 
-class Gates(Parameters):
+class Gates(FrozenParameters):
     """Thresholds of the gates; the first five are the paper's."""
 
     min_similarity: float = Field(0.60, ge=-1, le=1)  # cosine to the seed
@@ -334,11 +334,11 @@ class AnalysisSettings(StudySettings, ScoreOptions, ResampleOptions):
 
 
 class ResultsSettings(StudySettings):
-    """Parameters of 00."""
+    """FrozenParameters of 00."""
 
 
 class CorpusSettings(BuildSettings, QueryOptions):
-    """Parameters of 01. A model that writes candidates is queried by `QueryOptions`."""
+    """FrozenParameters of 01. A model that writes candidates is queried by `QueryOptions`."""
 
     candidates: str = ""
     samples: int = Field(8, ge=1, le=64)
@@ -375,7 +375,7 @@ class CorpusSettings(BuildSettings, QueryOptions):
 
 
 class QuerySettings(StudySettings, QueryOptions, TwinOptions):
-    """Parameters of 02."""
+    """FrozenParameters of 02."""
 
     limit: int = Field(0, ge=0)
     stop: float = Field(0.0, ge=0)
@@ -421,17 +421,17 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
 
 
 class ScoringSettings(AnalysisSettings, TwinOptions):
-    """Parameters of 03."""
+    """FrozenParameters of 03."""
 
 
 class CohortSettings(AnalysisSettings):
-    """Parameters of 04."""
+    """FrozenParameters of 04."""
 
     system: str = ""
 
 
 class GuardSettings(GuardChoice, AnalysisSettings, TwinOptions, ComputeOptions):
-    """Parameters of 05."""
+    """FrozenParameters of 05."""
 
     def guard_options(self) -> dict[str, Any]:
         """Return how deployed guards are loaded and queried; no cluster does that."""
@@ -440,7 +440,7 @@ class GuardSettings(GuardChoice, AnalysisSettings, TwinOptions, ComputeOptions):
         return {"device": device, **options}
 
 
-_Model = TypeVar("_Model", bound=Parameters)
+_Model = TypeVar("_Model", bound=FrozenParameters)
 
 
 def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:

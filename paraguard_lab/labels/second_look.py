@@ -12,7 +12,7 @@ from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, original_ids
-from paraguard_utils.settings import Parameters, QueryOptions, name_reworded
+from paraguard_utils.settings import FrozenParameters, QueryOptions, name_reworded
 from paraguard_utils.stores import CorpusFiles
 
 
@@ -52,7 +52,7 @@ def reask_guards(
     rewordings: pd.DataFrame,
     labels: Mapping[str, Labels],
     guards: Mapping[str, contract.Guard],
-    settings: Parameters,
+    settings: FrozenParameters,
 ) -> None:
     """Query guards about the rewordings of what each rejected, as `reask_models` does.
 

@@ -30,7 +30,7 @@ from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class AskedSystems:
     """What querying the systems gave.
 
     `traces` are by chat system, in the order of the prompts. Unless `complete`, there
@@ -43,21 +43,23 @@ class Asked:
     message: str = ""
 
 
-def ask_systems(files: CorpusFiles, prompts: Corpus, settings: QuerySettings) -> Asked:
+def ask_systems(
+    files: CorpusFiles, prompts: Corpus, settings: QuerySettings
+) -> AskedSystems:
     """Return the traces of all chat systems; a live store queries what it lacks.
 
     `settings.stop`, a shard, and batch files without answers leave them incomplete.
     """
     prompting.check_prompts(prompts)
     if files.recorded:
-        return Asked(_read_recorded_traces(files, prompts, settings))
+        return AskedSystems(_read_recorded_traces(files, prompts, settings))
     if settings.stop:
         _ask_until_sure(files, prompts, settings)
-        return Asked({}, complete=False)
+        return AskedSystems({}, complete=False)
     traces = _query_all(files, prompts, settings)
     is_whole = all(len(frame) == len(prompts) for frame in traces.values())
     if is_whole and not settings.shard:
-        return Asked(traces)
+        return AskedSystems(traces)
     # Labels need all answers, so that this run ends here, after its part of the twins.
     twins = _find_twins(files, settings)
     if twins:
@@ -68,7 +70,7 @@ def ask_systems(files: CorpusFiles, prompts: Corpus, settings: QuerySettings) ->
             f"shard {settings.shard} is asked; when all are, 02_querying without"
             " `shard` puts them together"
         )
-    return Asked(traces, complete=False, message=message)
+    return AskedSystems(traces, complete=False, message=message)
 
 
 def _read_recorded_traces(
