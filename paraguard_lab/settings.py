@@ -1,4 +1,4 @@
-"""FrozenParameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
+"""Parameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
 
 import sys
 from typing import Self
@@ -20,7 +20,7 @@ from paraguard_utils.settings import (
 
 
 class FollowUpSettings(StudySettings, QueryOptions):
-    """FrozenParameters of A0."""
+    """Parameters of A0."""
 
     judge: str = ""
     long_answers: int = Field(0, ge=0)
@@ -51,31 +51,31 @@ class FollowUpSettings(StudySettings, QueryOptions):
 
 
 class ValiditySettings(AnalysisSettings):
-    """FrozenParameters of 06."""
+    """Parameters of 06."""
 
 
 class RemedySettings(GuardChoice, AnalysisSettings, TwinOptions, QueryOptions):
-    """FrozenParameters of 07."""
+    """Parameters of 07."""
 
     remedies: list[str] = Field([])
 
 
 class LabelCheckSettings(StudySettings):
-    """FrozenParameters of A1."""
+    """Parameters of A1."""
 
 
 class WriterSettings(BuildSettings):
-    """FrozenParameters of A2."""
+    """Parameters of A2."""
 
     paraphraser: str = ""
 
 
 class DetailSettings(AnalysisSettings, TwinOptions):
-    """FrozenParameters of A3."""
+    """Parameters of A3."""
 
 
 class DecisionSettings(AnalysisSettings, TwinOptions):
-    """FrozenParameters of A4."""
+    """Parameters of A4."""
 
 
 class RunSettings(GuardChoice, TwinOptions):

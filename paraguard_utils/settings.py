@@ -1,4 +1,4 @@
-"""FrozenParameters of the notebooks 00 to 05, checked once, then frozen.
+"""Parameters of the notebooks 00 to 05, checked once, then frozen.
 
 Each notebook has a model of its own, composed of parts: `ScoringSettings` is a study, a
 way of scoring and resamples. A function takes the smallest part that it needs.
@@ -334,11 +334,11 @@ class AnalysisSettings(StudySettings, ScoreOptions, ResampleOptions):
 
 
 class ResultsSettings(StudySettings):
-    """FrozenParameters of 00."""
+    """Parameters of 00."""
 
 
 class CorpusSettings(BuildSettings, QueryOptions):
-    """FrozenParameters of 01. A model that writes candidates is queried by `QueryOptions`."""
+    """Parameters of 01. A model that writes candidates is queried by `QueryOptions`."""
 
     candidates: str = ""
     samples: int = Field(8, ge=1, le=64)
@@ -375,7 +375,7 @@ class CorpusSettings(BuildSettings, QueryOptions):
 
 
 class QuerySettings(StudySettings, QueryOptions, TwinOptions):
-    """FrozenParameters of 02."""
+    """Parameters of 02."""
 
     limit: int = Field(0, ge=0)
     stop: float = Field(0.0, ge=0)
@@ -421,17 +421,17 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
 
 
 class ScoringSettings(AnalysisSettings, TwinOptions):
-    """FrozenParameters of 03."""
+    """Parameters of 03."""
 
 
 class CohortSettings(AnalysisSettings):
-    """FrozenParameters of 04."""
+    """Parameters of 04."""
 
     system: str = ""
 
 
 class GuardSettings(GuardChoice, AnalysisSettings, TwinOptions, ComputeOptions):
-    """FrozenParameters of 05."""
+    """Parameters of 05."""
 
     def guard_options(self) -> dict[str, Any]:
         """Return how deployed guards are loaded and queried; no cluster does that."""

@@ -156,7 +156,7 @@ def label_by_cues(
     for response, reason, opening in zip(
         responses, finish_reasons, openings, strict=True
     ):
-        stop = find_stop(reason, response)
+        stop = find_provider_stop(reason, response)
         if stop:
             rows.append(("blocked", stop.category, stop.value))
         elif reason == "error":
@@ -168,7 +168,7 @@ def label_by_cues(
     return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
 
 
-def find_stop(reason: object, response: object) -> Any:
+def find_provider_stop(reason: object, response: object) -> Any:
     """Find a provider's stop of an answer, by its finish reason or its text.
 
     Return what the extensions of the list `stops` say, with `value` and `category`, or
