@@ -1,6 +1,6 @@
 """Compare systems with one another, and their order under other choices.
 
-The method is in `docs/method.md`, Intervals and comparisons.
+The tests are defined in the method (`docs/method.md`, Intervals and comparisons).
 """
 
 import itertools
@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.inference import adjust_holm
+from paraguard_utils.analysis.confusion import HEADLINE_MEASURES
 from paraguard_utils.core.estimates import Estimate
-from paraguard_utils.core.measures import HEADLINE_MEASURES
 from paraguard_utils.schemas import Table
+
+MIN_ORDER_PROBABILITY = 0.95
+"""Bootstrap probability from which the order of two systems is clear."""
 
 
 def compare_systems(

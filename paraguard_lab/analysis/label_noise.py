@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.label_noise import JEFFREYS_PRIOR, correct_label_noise
+from paraguard_lab.labels.annotators import compare_with_annotations
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, Estimate, to_columns
-from paraguard_utils.labels.annotations import compare_with_annotations
 from paraguard_utils.schemas import Table
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
-from paraguard_utils.core.measures import MEASURES
+from paraguard_utils.analysis.confusion import MEASURES
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS

@@ -24,6 +24,7 @@ from paraguard_lab.analysis import (
     sensitivity,
     surrogate,
     variance,
+    weight_search,
 )
 from paraguard_lab.analysis.predictions import MEASURE_TITLES
 from paraguard_lab.remedies.catalogue import UNTOUCHED
@@ -65,7 +66,7 @@ def drawn():
     groups_of_risk = pd.concat(
         [pd.DataFrame(group), pd.DataFrame(group | {"group": "theirs"})]
     )
-    weights = made_settings(rng, "weights", list(sensitivity.weight_grid()))
+    weights = made_settings(rng, "weights", list(weight_search.weight_grid()))
     by_k = made_settings(rng, "k", [str(k) for k in range(1, 21)])
     scaling = made_settings(rng, "scaling", ["relative", "clipped", "minmax"])
     taus = pd.DataFrame(

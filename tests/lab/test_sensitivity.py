@@ -3,19 +3,27 @@ and searches of known outcome.
 """
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 from worlds import world
 
-from paraguard_lab.analysis import sensitivity
+from paraguard_lab.analysis import sensitivity, tokens
+from paraguard_lab.analysis.weight_search import (
+    SEARCH_FOLDS,
+    pair_separation,
+    search_weights,
+    weight_grid,
+)
 from paraguard_lab.report import figures, findings
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, drift
+from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights, Scoring, drift
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import encoder
 
@@ -25,17 +33,28 @@ CLUSTERS = np.repeat([f"c{i}" for i in range(10)], 6)
 
 @pytest.fixture(scope="module")
 def laid_out():
-    corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
-    pairs = signals.compute_pairs(
-        corpus, vectors, traces, labels, tokens, sensitivity.MAX_K
-    )
+    made = world(LABELS, CLUSTERS)
+    clusters = ClusterBootstrap(made[0]["cluster_id"], resamples=200)
+    return *lay_out(made, clusters), clusters
+
+
+def lay_out(made, clusters):
+    """The system of a world with pairs of 20 neighbours, and what settings need."""
+    corpus, vectors, traces, labels, tokens = made
+    system = worlds.system(corpus, labels, clusters, traces=traces, tokens=tokens)
+    pairs = signals.compute_pairs(system, vectors, k=sensitivity.MAX_K)
     frame = sensitivity.prepare_pairs(pairs, corpus, signals.trace_perplexity(traces))
-    return corpus, labels, pairs, frame, clusters
+    return replace(system, pairs=pairs), frame
+
+
+def scored(system, **scoring):
+    """The system with scores of its pairs."""
+    system = replace(system, scoring=Scoring(**scoring))
+    return replace(system, scores=confusion.score_prompts(system))
 
 
 def test_the_simplex():
-    made = sensitivity.weight_grid()
+    made = weight_grid()
     assert len(made) == 66 == len(set(made.values()))
     assert made["0.4/0.1/0.5"] == PAPER_WEIGHTS and made["1/0/0"] == ScoreWeights(
         1, 0, 0
@@ -48,16 +67,14 @@ def test_the_simplex():
     [(5, PAPER_WEIGHTS), (3, ScoreWeights(0.2, 0.3, 0.5)), (20, ScoreWeights(0, 0, 1))],
 )
 def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
-    corpus, labels, pairs, frame, clusters = laid_out
-    scores = confusion.score_prompts(corpus, labels, pairs, weights, k)
-    expected = confusion.estimate_scores(
-        corpus, pairs, scores, clusters, weights=weights
-    )
+    system, frame, clusters = laid_out
+    system = scored(system, weights=weights, k=k)
+    scores, expected = system.scores, confusion.estimate_scores(system)
     used = sensitivity.mark_used_pairs(frame, k)
-    ids, ci = sensitivity.ci_of_rejections(
+    ci = sensitivity.ci_of_rejections(
         frame, signals.score_pairs(frame, weights).to_numpy(), used
     )
-    found = estimate_confusion(clusters, ids, ci)
+    found = estimate_confusion(clusters, ci.index, ci.to_numpy())
     assert len(ci) == (scores["label"] == "reject").sum()
     for measure, estimate in found.items():
         assert estimate == pytest.approx(expected[measure], abs=1e-12), measure
@@ -65,12 +82,10 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
 
 
 def test_only_what_moves_the_excess_has_one(laid_out):
-    corpus, labels, pairs, frame, clusters = laid_out
+    system, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
     found = sensitivity.vary_settings(clusters, {"t": frame})
-    expected = confusion.estimate_scores(
-        corpus, pairs, confusion.score_prompts(corpus, labels, pairs), clusters
-    )
+    expected = confusion.estimate_scores(scored(system))
     assert found["weights"]["0.4/0.1/0.5"]["t"]["excess"] == pytest.approx(
         expected["excess"], abs=1e-12
     )
@@ -81,15 +96,13 @@ def test_only_what_moves_the_excess_has_one(laid_out):
 
 
 def test_theta_gives_what_the_theta_columns_give(laid_out):
-    corpus, labels, pairs, frame, clusters = laid_out
-    scores = confusion.score_prompts(corpus, labels, pairs, theta=0.3)
-    expected = confusion.estimate_scores(corpus, pairs, scores, clusters)["ci_theta"]
+    system, frame, clusters = laid_out
+    expected = confusion.estimate_scores(scored(system, theta=0.3))["ci_theta"]
     used = sensitivity.mark_used_pairs(frame, theta=0.3)
-    found = clusters.mean(
-        *sensitivity.ci_of_rejections(
-            frame, signals.score_pairs(frame).to_numpy(), used
-        )
+    ci = sensitivity.ci_of_rejections(
+        frame, signals.score_pairs(frame).to_numpy(), used
     )
+    found = clusters.mean(ci.index, ci)
     assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -126,7 +139,8 @@ def test_neighbours_by_hand():
 
     def ci(**setting):
         used = sensitivity.mark_used_pairs(frame, **setting)
-        return clusters.mean(*sensitivity.ci_of_rejections(frame, drift, used)).value
+        ci = sensitivity.ci_of_rejections(frame, drift, used)
+        return clusters.mean(ci.index, ci).value
 
     assert ci() == pytest.approx(0.6)  # ranked: c and b, (0.8 + 0.4) / 2
     assert ci(k=1) == pytest.approx(0.8) and ci(theta=0.8) == pytest.approx(0.8)
@@ -151,14 +165,13 @@ def test_separation_by_hand():
     # In x: rejected-accepted drifts 0.4 and 0.2, accepted-accepted 0.1. All lie higher;
     # ProbShift is 0 everywhere.
     frame = frame[frame["same_cluster"]].copy()
-    cluster, auc = sensitivity.pair_separation(
+    auc = pair_separation(
         frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)], "relative"
     )
-    assert cluster.tolist() == ["x"] and auc.tolist() == [[1.0, 0.5]]
+    assert auc.index.tolist() == ["x"] and auc.to_numpy().tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    assert sensitivity.pair_separation(frame, [ScoreWeights(1, 0, 0)], "relative")[
-        1
-    ].tolist() == [[0.5]]
+    auc = pair_separation(frame, [ScoreWeights(1, 0, 0)], "relative")
+    assert auc.to_numpy().tolist() == [[0.5]]
 
 
 def planted(signal, strength, seed=0):
@@ -180,22 +193,21 @@ def planted(signal, strength, seed=0):
 
 def test_the_search_finds_the_signal_that_separates():
     clusters = ClusterBootstrap(range(60), resamples=500)
-    found = sensitivity.search_weights(clusters, {"t": planted("prob_shift", 1.0)})
+    found = search_weights(clusters, {"t": planted("prob_shift", 1.0)})
     row = found.set_index(["system", "interpretation", "prob_shift"]).loc[
         ("t", "relative", "with")
     ]
-    best = sensitivity.weight_grid()[row["best"]]
+    best = weight_grid()[row["best"]]
     assert best.prob_shift >= 0.5 and row["auc_held_out"] > 0.9 and row["gain_low"] > 0
     assert (
         sum(int(part.split("(")[1][0]) for part in row["chosen"].split("; "))
-        == sensitivity.SEARCH_FOLDS
+        == SEARCH_FOLDS
     )
     without = found.set_index(["system", "interpretation", "prob_shift"]).loc[
         ("t", "relative", "without")
     ]
     assert (
-        sensitivity.weight_grid()[without["best"]].prob_shift == 0
-        and without["auc_held_out"] < 0.6
+        weight_grid()[without["best"]].prob_shift == 0 and without["auc_held_out"] < 0.6
     )
     assert (
         len(found) == 2 * 2 * 2
@@ -206,7 +218,7 @@ def test_the_search_finds_the_signal_that_separates():
 def test_held_out_chance_is_chance():
     clusters = ClusterBootstrap(range(60), resamples=500)
     rows = [
-        sensitivity.search_weights(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0]
+        search_weights(clusters, {"t": planted("drift", 0.0, seed)}).iloc[0]
         for seed in range(8)
     ]
     assert np.mean([row["auc_best"] for row in rows]) > 0.51, (
@@ -217,7 +229,7 @@ def test_held_out_chance_is_chance():
 
 def test_too_few_clusters_to_search():
     frame, clusters = small()
-    found = sensitivity.search_weights(clusters, {"t": frame[frame["same_cluster"]]})
+    found = search_weights(clusters, {"t": frame[frame["same_cluster"]]})
     assert (
         found["gain"].isna().all()
         and found["too_few"].all()
@@ -227,7 +239,7 @@ def test_too_few_clusters_to_search():
 
 @pytest.mark.slow
 def test_tables_and_sentences(laid_out):
-    _, _, _, frame, clusters = laid_out
+    _, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=1 - frame["drift"])
     found = sensitivity.vary_settings(
         clusters, {"a--x": frame, "b--x": frame.assign(drift=frame["drift"] / 2)}
@@ -284,12 +296,9 @@ def test_tables_and_sentences(laid_out):
     "labels", [["accept"] * 60, ["reject"] * 60, ["reject"] + ["accept"] * 59]
 )
 def test_one_system_with_hardly_anything_to_score(labels):
-    corpus, vectors, traces, labelled, tokens = world(labels, CLUSTERS)
-    clusters = ClusterBootstrap(corpus["cluster_id"], resamples=50)
-    pairs = signals.compute_pairs(
-        corpus, vectors, traces, labelled, tokens, sensitivity.MAX_K
-    )
-    frame = sensitivity.prepare_pairs(pairs, corpus, signals.trace_perplexity(traces))
+    made = world(labels, CLUSTERS)
+    clusters = ClusterBootstrap(made[0]["cluster_id"], resamples=50)
+    _, frame = lay_out(made, clusters)
     found = sensitivity.vary_settings(
         clusters, {"t--x": frame.assign(drift_centred=0.5, drift_encoder=0.5)}
     )
@@ -300,9 +309,7 @@ def test_one_system_with_hardly_anything_to_score(labels):
     assert len(values) == 123 and orders.empty
     some = "reject" in labels and "accept" in labels
     assert len(findings.summarize_ranges(values.assign(n=30))) == (6 if some else 0)
-    searched = sensitivity.search_weights(
-        clusters, {"t--x": frame[frame["same_cluster"]]}
-    )
+    searched = search_weights(clusters, {"t--x": frame[frame["same_cluster"]]})
     assert searched["gain"].isna().all()
     by_k = values[values["dimension"] == "k"]
     for figure in (
@@ -316,14 +323,15 @@ def test_one_system_with_hardly_anything_to_score(labels):
 
 def test_drift_in_the_encoders_space(results):
     store = stores.Store("mine")
+    files = stores.CorpusFiles(store, "c")
     texts = [
         "how do I kill a process",
         "how can I end a process",
         "what is the capital of France",
     ]
     first, second = [texts[0]] * 3, texts
-    found = sensitivity.encoder_drifts(store, "c", first, second)
-    own = encoder.encode_tokens(texts)
+    found = sensitivity.encoder_drifts(files, first, second)
+    own = tokens.encode_tokens(texts)
     # "how do i kill a process" is six words of the encoder's vocabulary, its two marks
     # are left out.
     assert own[0].shape == (6, encoder.ENCODER_DIMENSIONS)
@@ -331,7 +339,7 @@ def test_drift_in_the_encoders_space(results):
         [0, drift(own[0], own[1]), drift(own[0], own[2])], abs=1e-6
     )
     assert found[0] < found[1] < found[2]
-    again = sensitivity.encoder_drifts(store, "c", second, first)
+    again = sensitivity.encoder_drifts(files, second, first)
     assert again.tolist() == found.tolist(), "kept, and symmetric"
     recorded = stores.Store("recorded").read(
         "drifts", "paraguard_mini", encoder.ENCODER_NAME
@@ -345,7 +353,7 @@ def test_drift_in_the_encoders_space(results):
     assert encoder.hash_text(texts[0]) in set(recorded["first_hash"]) | set(
         recorded["second_hash"]
     )
-    sensitivity.encoder_drifts(store, "paraguard_mini", texts[:1], texts[1:])
+    sensitivity.encoder_drifts(files.other("paraguard_mini"), texts[:1], texts[1:])
     kept = store.read("drifts", "paraguard_mini", encoder.ENCODER_NAME)
     assert len(kept) == len(recorded), (
         "a live store holds the recorded ones too, so that record keeps them"
@@ -356,4 +364,5 @@ def test_drift_in_the_encoders_space(results):
             r"3 pairs of c have no recorded Drift .* run 06_validity with a live store"
         ),
     ):
-        sensitivity.encoder_drifts(stores.Store("recorded"), "c", first, second)
+        recorded = stores.CorpusFiles(stores.Store("recorded"), "c")
+        sensitivity.encoder_drifts(recorded, first, second)
