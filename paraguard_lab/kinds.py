@@ -72,10 +72,10 @@ KINDS.update(
         "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
         "drifts": FileKind("vectors/{1}/{0}.drifts.parquet", "06_validity", "promoted"),
         "answers": FileKind(
-            "answers/{}/{}.csv", "A0_follow_ups with long_answers=200", "on request"
+            "answers/{}/{}.csv", "A0_asked_again with long_answers=200", "on request"
         ),
         "samples": FileKind(
-            "samples/{}/{}.parquet", "A0_follow_ups with draw=60", "on request"
+            "samples/{}/{}.parquet", "A0_asked_again with draw=60", "on request"
         ),
         "tuning": FileKind("tuning/{}/{}.jsonl", "07_remedies", "derived"),
     }

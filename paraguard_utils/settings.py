@@ -64,7 +64,7 @@ RENAMED = {
     "twins_wrappers": "twins_system_prompts",
     "target": "system",
 }
-"""FrozenParameters by their names before 1.0.0, which are read with a warning until 1.1."""
+"""Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
@@ -86,7 +86,7 @@ def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
 
 
 class FrozenParameters(BaseModel):
-    """FrozenParameters that are checked when they are made, and never change."""
+    """Parameters that are checked when they are made, and never change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -56,7 +56,7 @@ KINDS = {
         "promoted",
     ),
     "verdicts": FileKind(
-        "verdicts/{}/{}.csv", "A0_follow_ups with judge=MODEL", "on request"
+        "verdicts/{}/{}.csv", "A0_asked_again with judge=MODEL", "on request"
     ),
     "pairs": FileKind(
         "pairs/{}/{}.parquet", "03_scoring or 05_guard_comparison", "derived"

@@ -103,8 +103,8 @@ def test_defaults_agree_with_the_settings(path):
             "there is no notebook '9'; there are 00_results, 01_corpus_building, ",
         ),
         (["02"], {"k": 3}, "no notebook of 02_querying has a parameter 'k'"),
-        ([], {"instruction": ["none"]}, "did you mean 'system prompts'"),
-        ([], {"system_prompts": "none"}, "'system prompts' is a list"),
+        ([], {"system_prompt": ["none"]}, "did you mean 'system_prompts'"),
+        ([], {"system_prompts": "none"}, "'system_prompts' is a list"),
     ],
 )
 def test_a_bad_request_stops_before_any_notebook_runs(

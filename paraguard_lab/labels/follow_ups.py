@@ -103,7 +103,7 @@ def _read_answers(
         if stores.read_meta(path)["inputs"].get("labeller") != labelling.LABELLER:
             raise DataError(
                 f"{paths.display_path(path)}: labels of another version; run"
-                f" A0_follow_ups with {parameter}"
+                f" A0_asked_again with {parameter}"
             )
         rows = files.read(kind, name)
         answers[name] = rows.assign(label=rows["label"].replace("blocked", "reject"))

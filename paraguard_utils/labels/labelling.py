@@ -197,10 +197,10 @@ def read_matching_labels(
     labels = read_labels(files, system, labeller)
     path = files.path(find_kind(labeller), system)
     if stores.read_meta(path)["inputs"]["traces"] != hash_answers(traces):
-        how = "with judge=MODEL" if labeller == "judge" else "again"
+        again = "A0 with judge=MODEL" if labeller == "judge" else "02_querying again"
         raise DataError(
             f"{paths.display_path(path)}: labels of other answers than the traces hold;"
-            f" run 02_querying {how}"
+            f" run {again}"
         )
     labels = select_prompts(labels, traces)
     if labeller == "judge":  # its file holds the judge's replies instead

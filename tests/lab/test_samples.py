@@ -72,7 +72,7 @@ def test_every_draw_is_asked_once_and_kept(
     path = files.path("samples", name)
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(
-        DataError, match=r"labels of another version; run A0_follow_ups with draw=60"
+        DataError, match=r"labels of another version; run A0_asked_again with draw=60"
     ):
         follow_ups.read_samples(files, [name])
 

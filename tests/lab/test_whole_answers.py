@@ -148,6 +148,6 @@ def test_only_what_is_needed_is_asked_and_labels_must_be_todays(
     stores.write_meta(path, stores.read_meta(path) | {"inputs": {"labeller": "cues-0"}})
     with pytest.raises(
         DataError,
-        match=r"labels of another version; run A0_follow_ups with long_answers=N",
+        match=r"labels of another version; run A0_asked_again with long_answers=N",
     ):
         follow_ups.read_long_answers(files, names)
