@@ -11,7 +11,7 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
-from paraguard_utils.core.signals import PAPER_SCORING, ScoreWeights, Scoring
+from paraguard_utils.core.signals import PAPER_SCORING, Scoring
 from paraguard_utils.schemas import (
     Corpus,
     Labels,
@@ -131,16 +131,6 @@ class System:
             pairs=pairs,
             scores=scores,
         )
-
-    @property
-    def weights(self) -> ScoreWeights:
-        """The weights of the score (goes when callers use `scoring`)."""
-        return self.scoring.weights
-
-    @property
-    def k(self) -> int:
-        """The number of neighbours (goes when callers use `scoring`)."""
-        return self.scoring.k
 
     @cached_property
     def refused(self) -> np.ndarray:
