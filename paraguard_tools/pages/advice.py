@@ -211,7 +211,8 @@ def _command(notebooks: str, config: QuerySettings, *more: str) -> str:
         parts.append(f"--store {config.store}")
     if config.corpus != CORPUS:
         parts.append(f"--corpus {config.corpus}")
-    if config.model.startswith(SERVED_PREFIX) and "02" in notebooks:
+    is_query = "02" in notebooks or "A0" in notebooks
+    if config.model.startswith(SERVED_PREFIX) and is_query:
         parts.append("-p base_url=URL")
     return " ".join([*parts, *more])
 
@@ -355,7 +356,7 @@ def _describe_examples(
     ]
     if is_cut and counts["examples"] < counts["rejections"]:
         prompts = f'-p system_prompts="[{config.system_prompts[0]}]"'
-        command = _command("02", config, prompts, "-p long_answers=1")
+        command = _command("A0", config, prompts, "-p long_answers=1")
         lines.append(
             f"   Answers that were cut are left out; {command} asks for whole ones"
         )
