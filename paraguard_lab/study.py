@@ -1,20 +1,43 @@
 """A study beyond the paper: scored systems, guards, and what was asked again."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import veto
+from paraguard_lab.corpus import reword
 from paraguard_lab.labels import follow_ups
-from paraguard_lab.settings import DecisionSettings
-from paraguard_utils import registry
+from paraguard_lab.remedies import effects
+from paraguard_lab.report import numbers
+from paraguard_lab.report.figures.guards import NAMED_REMEDIES
+from paraguard_lab.settings import (
+    DecisionSettings,
+    LabelCheckSettings,
+    RemedySettings,
+)
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import guarded, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.labels import labelling
+from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.models.prompting import make_system_name
-from paraguard_utils.schemas import Labels
-from paraguard_utils.study import Study
+from paraguard_utils.report import tables
+from paraguard_utils.schemas import Labels, Table
+from paraguard_utils.settings import AnalysisSettings, StudySettings
+from paraguard_utils.study import Page, Study
+
+VERDICT_TITLES = {"undecided": "cannot tell", "too_few": "too few"}
+"""How verdicts are shown; the others are shown as they are."""
+
+MOST_ROWS = 9  # of a table that a notebook shows
+
+Parameters = TypeVar("Parameters", bound=StudySettings)
+Analysed = TypeVar("Analysed", bound=AnalysisSettings)
 
 
 class GuardSides(NamedTuple):
@@ -50,12 +73,124 @@ def find_threshold(name: str, system: System, scores: pd.Series) -> float:
     return float(scores[rejected].min())
 
 
-class DecisionStudy(Study[DecisionSettings]):
-    """What the decisions of systems and guards say beyond Tables 1 to 3 (A4)."""
+def read_benchmark(name: str) -> Table:
+    """Read `benchmarks/NAME.csv`."""
+    return stores.read_file(paths.BENCHMARKS_FOLDER / f"{name}.csv", "tables")
+
+
+def count_verdicts(predicted: Table) -> Table:
+    """Count the verdicts on each prediction: a row per verdict, a column per number."""
+    verdicts = predicted["verdict"].replace(VERDICT_TITLES)
+    return pd.crosstab(verdicts, predicted["number"]).reset_index()
+
+
+class LabPage(Page[Parameters]):
+    """A page whose sentences may name derived tables, and whose tables may be long."""
+
+    def say(self, text: str, **frames: Table) -> None:
+        """Show sentences with numbers of this run (`numbers.show`)."""
+        numbers.show(self.store, text.strip(), **frames)
+
+    def show(self, table: pd.DataFrame, name: str = "", most: int = MOST_ROWS) -> None:
+        """Show the first rows of a table; `name` is that of the CSV with all of it."""
+        tables.display_table(self.store, name, table, most)
+
+    def has_table(self, name: str) -> bool:
+        """Return whether the store has a table."""
+        return self.store.has("tables", name)
+
+    def read_table(self, name: str) -> Table:
+        """Read a table of this store; raise Missing if it has none."""
+        return self.store.read("tables", name)
+
+
+class LabStudy(LabPage[Parameters], Study[Parameters]):
+    """A study with the sentences and tables of a `LabPage`."""
+
+
+class ScoredStudy(LabStudy[Analysed]):
+    """Systems that 03 scored, and the guards and harmful requests beside them."""
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """The sentence vectors of the corpus, shape (prompts, d)."""
+        return encoder.stored_vectors(self.files, self.prompts["text"], earlier=True)
 
     def read_scored(self) -> dict[str, System]:
         """Read the systems that 03 scored, with traces, pairs and scores."""
         return pipeline.read_systems(self.files, self.names[0], self.settings)
+
+    def read_guards(
+        self, kinds: Sequence[str] = ("guard", "refusal")
+    ) -> dict[str, System]:
+        """Read the decisions of the published guards of some kinds on the corpus."""
+        guards = {}
+        for name in registry.published_systems(*kinds).index:
+            if self.files.has("labels", name):
+                labels = labelling.read_decisions(self.files, name)
+                guards[name] = System.of(name, self.prompts, labels, self.clusters)
+        return guards
+
+
+def name_remedies(remedy_map: Table) -> Table:
+    """Select the remedies that the map names, and put their names and verdicts in words."""
+    named = remedy_map[remedy_map["remedy"].isin(NAMED_REMEDIES)]
+    named = named.replace({**VERDICT_TITLES, "": None})
+    return named.assign(remedy=named["remedy"].map(NAMED_REMEDIES))
+
+
+class RemedyStudy(LabStudy[RemedySettings]):
+    """Vetoes and remedies, on harmless requests and their harmful twins (07)."""
+
+    def measure_vetoes(self) -> tuple[Table, Table]:
+        """Judge the vetoes of all systems, and return `vetoes` and `veto_curves`."""
+        paired = unsafe.keep_with_twin(self.prompts, self.twins)
+        corpora = {self.settings.corpus: paired, self.settings.twins: self.twins}
+        self.meta = self.settings.meta(corpus=paired, twins=self.twins)
+        measured = veto.measure_vetoes(
+            self.files, corpora, self.settings, reword.reword_prompts
+        )
+        for name, table in measured.items():
+            self.write(name, table)
+        return measured["vetoes"], measured["veto_curves"]
+
+    def measure_remedies(self) -> dict[str, Table]:
+        """Apply the remedies, and return the tables about them by name.
+
+        Without systems to apply them to, there is an empty `remedy_map` only.
+        """
+        corpora = {self.settings.corpus: self.prompts, self.settings.twins: self.twins}
+        self.meta = self.settings.meta(corpus=self.prompts, twins=self.twins)
+        measured = effects.measure_remedies(self.store, corpora, self.settings)
+        for name, table in measured.items():
+            self.write(name, table)
+        none = pd.DataFrame({"system": [], "remedy": [], "role": []})
+        return {"remedy_map": none, **measured}
+
+
+class AnswerStudy(LabStudy[LabelCheckSettings]):
+    """Systems and their answers, whose labels are checked (A1)."""
+
+    @classmethod
+    def open(cls, settings: LabelCheckSettings) -> "AnswerStudy":
+        """Open a study; DataError if its corpus asks for harm."""
+        study = cls(settings)
+        unsafe.refuse_unsafe(study.prompts, "A1_labels")
+        return study
+
+    def read_answered(self) -> dict[str, System]:
+        """Read the systems' answers and their labels, in the order of prompts."""
+        answered = {}
+        for name in self.names[0]:
+            traces = trace_store.read_traces(self.files, name, self.prompts)
+            labels = labelling.read_matching_labels(self.files, name, traces)
+            system = System.of(name, self.prompts, labels, self.clusters)
+            answered[name] = replace(system, traces=traces)
+        return answered
+
+
+class DecisionStudy(ScoredStudy[DecisionSettings]):
+    """What the decisions of systems and guards say beyond Tables 1 to 3 (A4)."""
 
     def read_worded(self, measured: Mapping[str, System]) -> list[System]:
         """Return models under several wordings of each instruction, model by model."""
@@ -66,15 +201,6 @@ class DecisionStudy(Study[DecisionSettings]):
                 name = make_system_name(model, wording)
                 systems.append(System.of(name, self.prompts, labels, self.clusters))
         return systems
-
-    def read_guards(self) -> dict[str, System]:
-        """Read the decisions of the published guards on the corpus."""
-        guards = {}
-        for name in registry.published_systems("guard", "refusal").index:
-            if self.files.has("labels", name):
-                labels = labelling.read_decisions(self.files, name)
-                guards[name] = System.of(name, self.prompts, labels, self.clusters)
-        return guards
 
     def read_twins_of(self, names: Iterable[str]) -> dict[str, System]:
         """Read the decisions of systems on the harmful twins, as far as there are any."""
