@@ -13,15 +13,18 @@ from paraguard_utils import paths
 
 METRIC = {
     "paraguard_utils/analysis/confusion.py": {
-        '\n        "frr": ': (
+        "\n\nRATES = {\n": (
             """
-        "answered": clusters.share(ids, system.refused[not_stopped] == 0),
-        "frr": """
-        ),
-    },
-    "paraguard_utils/core/measures.py": {
-        "\nMEASURES = {\n": (
-            '\nMEASURES = {\n    "answered": Measure("helped", headline=True),\n'
+
+def share_answered(system):
+    scored = system.is_scored
+    ids = system.prompts["cluster_id"].to_numpy()[scored]
+    return system.clusters.share(ids, system.refused[scored] == 0)
+
+
+RATES = {
+    "answered": Measure("helped", share_answered, headline=True),
+"""
         ),
     },
 }
@@ -42,6 +45,12 @@ def plot_lengths(table):
 
 def plot_gate_distributions("""
         ),
+    },
+    "paraguard_utils/report/figures/__init__.py": {
+        "corpus import plot_gate_distributions": (
+            "corpus import plot_gate_distributions, plot_lengths"
+        ),
+        '"plot_gate_distributions",': '"plot_gate_distributions",\n    "plot_lengths",',
     },
     "figures/FIGURE_MAP.csv": {
         "sources\nCorpus gates,": (
@@ -81,7 +90,7 @@ panel:
     title: Shouted
     kind: package
     version: {VERSION}
-    sha256: "{'0' * 64}"
+    sha256: "{"0" * 64}"
     threshold: 0.5
     axis: toxicity
     licence: MIT
@@ -90,7 +99,7 @@ panel:
 """
         ),
     },
-    "paraguard_utils/guards/packaged.py": {
+    "paraguard_tools/guards/packaged.py": {
         '\n@_loads("hatesonar")\n': (
             """
 @_loads("tabulate")
@@ -110,7 +119,7 @@ def _load_tabulate(files):
 }
 
 REMEDY = {
-    "paraguard_utils/remedies/catalogue/yes_to_all.py": {
+    "paraguard_lab/remedies/catalogue/yes_to_all.py": {
         "": (
             """from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 
@@ -128,13 +137,12 @@ REMEDIES = (Remedy("yes-to-all", "decision", "ours", apply),)
 USES = {
     "metric": (
         METRIC,
-        2,
+        1,
         """
 import pandas as pd
 from paraguard_lab.analysis.comparisons import compare_systems
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.measures import HEADLINE_MEASURES
 from paraguard_utils.report import tables
 corpus = pd.DataFrame({"prompt_id": list("abcd"), "cluster_id": list("xxyy")})
 labels = pd.DataFrame({"label": ["accept", "reject", "accept", "accept"]})
@@ -144,13 +152,13 @@ shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["system"])
 assert shown.iloc[0, 1].startswith("0.750 ["), shown
 assert "helped |" in tables.to_markdown(shown, "")
 both = {name: confusion.estimate_rates(system) for name in "ab"}
-compared = compare_systems(both, ["frr", *HEADLINE_MEASURES[:1]])
+compared = compare_systems(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])
 assert "answered" in set(compared["measure"])
 """,
     ),
     "figure": (
         FIGURE,
-        3,
+        4,
         """
 import matplotlib
 matplotlib.use("agg")
@@ -204,7 +212,7 @@ def copy(tmp_path_factory):
     kept = shutil.ignore_patterns(
         "__pycache__", "traces", "vectors", "pairs", "samples"
     )
-    for name in ("paraguard_utils", "data", "figures", "notebooks"):
+    for name in ("paraguard_utils", "paraguard_lab", "data", "figures", "notebooks"):
         shutil.copytree(paths.ROOT / name, folder / name, ignore=kept)
     for name in ("pyproject.toml", "requirements-guards.txt"):
         shutil.copy(paths.ROOT / name, folder)

@@ -277,7 +277,15 @@ def format_croissant(card: str) -> str:
         "url": _PAPER,  # the data have no page of their own
         "version": version,
     }
-    return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            described,
+            indent=1,
+            sort_keys=True,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
 
 
 def _describe_files(kind: str, pattern: str) -> list[Node]:
@@ -363,7 +371,11 @@ def _describe_system(kind: str, origin: Node, suffix: str) -> Node:
 
 def _name_field(kind: str, name: str) -> Node:
     """Return a field with its name only."""
-    return {"@id": f"{kind}/{name}", "@type": "cr:Field", "name": name}
+    return {
+        "@id": f"{kind}/{name}",
+        "@type": "cr:Field",
+        "name": name,
+    }
 
 
 def _describe_type(dtype: Any, stored: pa.DataType | None) -> Node:

@@ -13,7 +13,6 @@ from paraguard_tools.logs import gate
 from paraguard_tools.logs.audit import MAX_NAME_CHARS, Audit, format_cell
 from paraguard_utils import text as texts
 from paraguard_utils.core.confusion import THETA
-from paraguard_utils.core.measures import MEASURES
 
 _MAX_ON_PAGE = 50
 AUDIT_HEADINGS = {
@@ -23,8 +22,23 @@ AUDIT_HEADINGS = {
     "n_blocked": "stopped by a filter",
     "n_clusters": "clusters",
     "n_near": "rows with a neighbour",
-    **{name: measure.plain for name, measure in MEASURES.items() if measure.plain},
+    "frr": "refused (FRR)",
+    "dr": "disagreement ratio (DR)",
+    "refused_once": "meanings refused in one wording or more",
+    "refused_always": "meanings refused in all",
+    "rephrased1": "answered at the first rewording",
+    "rephrased3": "within three",
+    "dr_few_words": "DR, few words in common",
+    "dr_most_words": "DR, most words in common",
+    "harmful_refused": "harmful requests refused",
+    "rephrased3_harmful": "harmful ones answered within three",
+    "rephrased3_difference": "harmless minus harmful",
+    "frr_aside": "refused, filters set aside",
+    "dr_aside": "DR, filters set aside",
+    "frr_read": "refused, as readings correct it",
+    "dr_read": "DR, as readings correct it",
 }
+"""How an audit's columns are headed, for readers who know no names of measures."""
 
 
 def display_audit(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,9 @@ The Confusion Index, Rate and Depth and flips are the paper's; DR and excess are
 (`docs/method.md`, Metrics; Chance).
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike
 from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.analysis.system import CI_COLUMNS, System
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.estimates import (
     MIN_REFUSALS,
@@ -92,29 +95,34 @@ def describe_flips(system: System) -> pd.DataFrame:
 def estimate_rates(system: System) -> dict[str, Estimate]:
     """Estimate how often a system refuses, and how often its clusters are mixed.
 
-    Names: frr = reject / (accept + reject); frr_aside, the same without what a provider
-    stopped; flip_rate, the share of clusters decided both ways; flip_random, what it
-    would be if prompts were refused at random (ours); flip_entropy in bits; dr, the
-    disagreement ratio.
+    The names are those of `RATES`.
     """
-    clusters = system.clusters
-    flips = describe_flips(system)
-    not_stopped = system.is_scored & ~_stopped(system.labels)
-    ids = system.prompts["cluster_id"].to_numpy()[not_stopped]
-    return {
-        "frr": system.frr(),
-        "frr_aside": clusters.share(ids, system.refused[not_stopped] == 1),
-        "flip_rate": clusters.share(flips["cluster_id"], flips["mixed"]),
-        "flip_random": _estimate_flips_at_random(system),
-        "flip_entropy": clusters.mean(flips["cluster_id"], flips["entropy"]),
-        "dr": system.dr(),
-    }
+    return {name: measure.estimate(system) for name, measure in RATES.items()}
+
+
+def _estimate_frr_aside(system: System) -> Estimate:
+    """Estimate FRR without what a provider stopped."""
+    chosen = system.is_scored & ~_stopped(system.labels)
+    ids = system.prompts["cluster_id"].to_numpy()[chosen]
+    return system.clusters.share(ids, system.refused[chosen] == 1)
 
 
 def _stopped(labels: Labels) -> np.ndarray:
     """Mark what a provider's filter stopped, as a rejection or set aside."""
     kind = labels["kind"] if "kind" in labels else labels["label"]
     return ((kind == "blocked") | (labels["label"] == "blocked")).to_numpy()
+
+
+def _estimate_flip_rate(system: System) -> Estimate:
+    """Estimate the share of clusters that are decided both ways."""
+    flips = describe_flips(system)
+    return system.clusters.share(flips["cluster_id"], flips["mixed"])
+
+
+def _estimate_flip_entropy(system: System) -> Estimate:
+    """Estimate the mean entropy of a cluster's decisions, in bits."""
+    flips = describe_flips(system)
+    return system.clusters.mean(flips["cluster_id"], flips["entropy"])
 
 
 def _estimate_flips_at_random(system: System) -> Estimate:
@@ -238,37 +246,139 @@ def estimate_scores(
     Returns
     -------
     dict of Estimate
-        ci, cr60, cr75, cd; floor, the CI of accepted prompts; spread of the scores
-        inside a neighbourhood; share_theta and ci_theta, with neighbours at least theta
-        similar only; excess, and excess_no_prob_shift without the signal that leaks the
-        decision.
+        By the names of `SCORES`.
     """
-    clusters = system.clusters
-    ci = CI_COLUMNS[interpretation]
-    spread = ci.replace("ci", "spread")
+    estimates = {}
+    for name, measure in SCORES.items():
+        estimates[name] = measure.estimate(system, interpretation)
+    return estimates
+
+
+def _estimate_ci(system: System, interpretation: str) -> Estimate:
+    """Estimate CI: the mean of CI(r) over scored rejections."""
     rejected = system.rejections
-    ids = rejected["cluster_id"]
-    close = rejected[rejected["n_theta"] > 0]
+    ci = rejected[CI_COLUMNS[interpretation]]
+    return system.clusters.mean(rejected["cluster_id"], ci)
+
+
+def _estimate_cr(system: System, interpretation: str, tau: float) -> Estimate:
+    """Estimate CR: the share of scored rejections with CI(r) of at least tau."""
+    rejected = system.rejections
+    is_confused = rejected[CI_COLUMNS[interpretation]] >= tau
+    return system.clusters.share(rejected["cluster_id"], is_confused)
+
+
+def _estimate_cd(system: System, interpretation: str) -> Estimate:
+    """Estimate CD: the standard deviation of CI(r) over scored rejections."""
+    rejected = system.rejections
+    ci = rejected[CI_COLUMNS[interpretation]]
+    return system.clusters.deviation(rejected["cluster_id"], ci)
+
+
+def _estimate_floor(system: System, interpretation: str) -> Estimate:
+    """Estimate the CI of accepted prompts, which are not matched to rejections."""
     scores = system.scores
     accepted = scores[(scores["label"] == "accept") & scores["ci"].notna()]
+    ci = accepted[CI_COLUMNS[interpretation]]
+    return system.clusters.mean(accepted["cluster_id"], ci)
 
+
+def _estimate_spread(system: System, interpretation: str) -> Estimate:
+    """Estimate the spread of the scores inside a neighbourhood."""
+    rejected = system.rejections
+    spread = CI_COLUMNS[interpretation].replace("ci", "spread")
+    return system.clusters.mean(rejected["cluster_id"], rejected[spread])
+
+
+def _estimate_share_theta(system: System, interpretation: str) -> Estimate:
+    """Estimate the share of rejections with a neighbour at least theta similar."""
+    rejected = system.rejections
+    return system.clusters.share(rejected["cluster_id"], rejected["n_theta"] > 0)
+
+
+def _estimate_ci_theta(system: System, interpretation: str) -> Estimate:
+    """Estimate CI with neighbours at least theta similar only."""
+    rejected = system.rejections
+    close = rejected[rejected["n_theta"] > 0]
+    ci = close[f"{CI_COLUMNS[interpretation]}_theta"]
+    return system.clusters.mean(close["cluster_id"], ci)
+
+
+def _estimate_excess(system: System, interpretation: str) -> Estimate:
+    """Estimate how far pairs of rejections exceed those of accepted prompts."""
     own_pairs = select_own_pairs(system)
-    weights = system.scoring.weights
+    values = score_pairs(own_pairs, system.scoring.weights, interpretation)
+    return estimate_excess(system.clusters, own_pairs, values)
+
+
+def _estimate_excess_no_prob_shift(system: System, interpretation: str) -> Estimate:
+    """Estimate the excess without the signal that leaks the decision."""
+    weights = system.scoring.weights.without_prob_shift()
+    if not weights:
+        return system.clusters.undefined()
+    own_pairs = select_own_pairs(system)
     values = score_pairs(own_pairs, weights, interpretation)
-    excess_no_prob_shift = clusters.undefined()
-    without_prob_shift = weights.without_prob_shift()
-    if without_prob_shift:
-        rest = score_pairs(own_pairs, without_prob_shift, interpretation)
-        excess_no_prob_shift = estimate_excess(clusters, own_pairs, rest)
-    return {
-        **system.confusion(interpretation),
-        "floor": clusters.mean(accepted["cluster_id"], accepted[ci]),
-        "spread": clusters.mean(ids, rejected[spread]),
-        "share_theta": clusters.share(ids, rejected["n_theta"] > 0),
-        "ci_theta": clusters.mean(close["cluster_id"], close[f"{ci}_theta"]),
-        "excess": estimate_excess(clusters, own_pairs, values),
-        "excess_no_prob_shift": excess_no_prob_shift,
-    }
+    return estimate_excess(system.clusters, own_pairs, values)
+
+
+class Measure(NamedTuple):
+    """A measure of a system: a column of tables, with its interval (x, x_low, x_high).
+
+    Attributes
+    ----------
+    heading : str
+        Its name in published tables.
+    estimate : callable
+        Returns its Estimate for a System; a score also takes the interpretation.
+    needs_refusals : bool
+        Whether it says nothing about a system that refuses fewer than
+        `estimates.MIN_REFUSALS` prompts.
+    headline : bool
+        Whether every two systems are compared by it.
+    """
+
+    heading: str
+    estimate: Callable[..., Estimate]
+    needs_refusals: bool = True
+    headline: bool = False
+
+
+RATES = {
+    "frr": Measure("FRR", System.frr, needs_refusals=False, headline=True),
+    "frr_aside": Measure(
+        "FRR, blocked aside", _estimate_frr_aside, needs_refusals=False
+    ),
+    "flip_rate": Measure(
+        "flip rate", _estimate_flip_rate, needs_refusals=False, headline=True
+    ),
+    "flip_random": Measure("flip random", _estimate_flips_at_random),
+    "flip_entropy": Measure("flip entropy", _estimate_flip_entropy),
+    "dr": Measure("DR", System.dr, headline=True),
+}
+"""Measures of a system's decisions, by their columns. A new one needs a row here."""
+
+SCORES = {
+    "ci": Measure("CI", _estimate_ci, headline=True),
+    "cr60": Measure("CR@0.60", partial(_estimate_cr, tau=CR_THRESHOLDS[0])),
+    "cr75": Measure("CR@0.75", partial(_estimate_cr, tau=CR_THRESHOLDS[1])),
+    "cd": Measure("CD", _estimate_cd),
+    "floor": Measure("floor", _estimate_floor),
+    "spread": Measure("spread", _estimate_spread),
+    "share_theta": Measure("share theta", _estimate_share_theta),
+    "ci_theta": Measure("ci theta", _estimate_ci_theta),
+    "excess": Measure("excess", _estimate_excess, headline=True),
+    "excess_no_prob_shift": Measure(
+        "excess no prob shift", _estimate_excess_no_prob_shift
+    ),
+}
+"""Measures of a system's scores, by their columns. A new one needs a row here."""
+
+MEASURES = RATES | SCORES
+
+HEADLINE_MEASURES = tuple(
+    name for name, measure in MEASURES.items() if measure.headline
+)
+"""The measures by which every two systems are compared."""
 
 
 def system_row(system: System, interpretation: str = "relative") -> dict[str, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
+from paraguard_utils.analysis.confusion import MEASURES
 from paraguard_utils.core.estimates import MIN_MIXED
-from paraguard_utils.core.measures import MEASURES
 from paraguard_utils.report import links
 from paraguard_utils.schemas import Table
 from paraguard_utils.text import replace_control

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paraguard_lab.analysis import sensitivity, surrogate
+from paraguard_lab.analysis import proxies, sensitivity
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
@@ -347,18 +347,18 @@ def plot_surrogate_levels(table: Table) -> Figure:
     Each system has a mark with its 95 % interval: on the left the rank correlation of
     CI(r) over rejections, on the right the difference of CI. Of drawn answers there is
     only what they alone have, and `text` next to it. A page wide. `table` is one
-    interpretation of `surrogate.surrogate_table`; systems with too few refusals are
+    interpretation of `proxies.surrogate_table`; systems with too few refusals are
     left out.
     """
     table = table[table["too_few"].eq(False)]
-    is_usual = table["prompts"] == surrogate.ALL_PROMPTS
+    is_usual = table["prompts"] == proxies.ALL_PROMPTS
     settings = table.loc[is_usual, "setting"].unique().tolist()
-    keys = [(surrogate.ALL_PROMPTS, setting) for setting in settings]
+    keys = [(proxies.ALL_PROMPTS, setting) for setting in settings]
     n_usual = len(keys)
-    if surrogate.DRAWN_PROMPTS in set(table["prompts"]):
-        for setting, (level, *_) in surrogate.DISCLOSURE_SETTINGS.items():
-            if level == surrogate.LEVEL_TEXT:
-                keys.append((surrogate.DRAWN_PROMPTS, setting))
+    if proxies.DRAWN_PROMPTS in set(table["prompts"]):
+        for setting, (level, *_) in proxies.DISCLOSURE_SETTINGS.items():
+            if level == proxies.LEVEL_TEXT:
+                keys.append((proxies.DRAWN_PROMPTS, setting))
     height = 0.05 * max(8, table["system"].nunique())
     figure, axes = _make_mark_panels(len(keys), height, (3, 3, 1.6))
     marks = _Marks(keys, height, room=0.7, look={"ms": 2.5, "elinewidth": 0.8})
@@ -387,7 +387,7 @@ def plot_surrogate_levels(table: Table) -> Figure:
 
 def _describe_level(prompts: str, setting: str) -> str:
     """Return a level's name, and which signals another model lends it."""
-    if prompts != surrogate.ALL_PROMPTS:
+    if prompts != proxies.ALL_PROMPTS:
         return f"{setting}\non what was asked again"
     lent = {"full": "Drift lent", "text": "all three lent"}
     # Of tokens of the answer, Drift and PPL are lent.
