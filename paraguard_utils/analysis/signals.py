@@ -40,10 +40,10 @@ def has_signals(traces: Traces) -> np.ndarray:
 
     Every trace of a local model does. A server may return less.
     """
-    return _has_words(traces) & _has_first_token(traces)
+    return has_words(traces) & has_first_token(traces)
 
 
-def _has_words(traces: Traces) -> np.ndarray:
+def has_words(traces: Traces) -> np.ndarray:
     """Mark the traces with a log-probability of each of the user's own tokens."""
     marks = []
     columns = traces[["token_nll", "user_start", "user_end"]]
@@ -54,7 +54,7 @@ def _has_words(traces: Traces) -> np.ndarray:
     return np.array(marks, bool)
 
 
-def _has_first_token(traces: Traces) -> np.ndarray:
+def has_first_token(traces: Traces) -> np.ndarray:
     """Mark the traces with the likeliest first tokens of the answer, and the rest."""
     marks = []
     columns = traces[["next_ids", "next_logprobs", "tail_mass"]]

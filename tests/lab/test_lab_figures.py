@@ -21,8 +21,8 @@ from pictures import (
 from paraguard_lab.analysis import (
     chance,
     covariates,
+    proxies,
     sensitivity,
-    surrogate,
     variance,
     weight_search,
 )
@@ -120,8 +120,8 @@ def drawn():
     swept = swept.assign(**made(rng, 8, "rejected_benign", "rejected_twins", "dr"))
     told = pd.DataFrame({"prompts": ["all"] * 4 + ["drawn"] * 5})
     told["setting"] = [
-        name for name in surrogate.DISCLOSURE_SETTINGS if name != "text, drawn"
-    ] + list(surrogate.DISCLOSURE_SETTINGS)
+        name for name in proxies.DISCLOSURE_SETTINGS if name != "text, drawn"
+    ] + list(proxies.DISCLOSURE_SETTINGS)
     told = told.assign(
         system="mine--safety", too_few=False, **made(rng, 9, "rho", "ci_change")
     )

@@ -2,17 +2,21 @@
 systems as if less were known.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import worlds
 from hypothesis import given
 from hypothesis import strategies as st
 from worlds import world
 
-from paraguard_lab.analysis import predictions, surrogate
+from paraguard_lab.analysis import predictions, proxies, surrogate
 from paraguard_lab.labels import follow_ups
 from paraguard_utils import settings, stores
-from paraguard_utils.analysis import confusion, evaluation, pipeline, signals
+from paraguard_utils.analysis import confusion, pipeline, signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS, prob_shifts
@@ -176,18 +180,16 @@ def test_what_a_server_did_not_tell_is_not_lent():
     )
     silent["next_logprobs"] = [np.empty(0), OWN["next_logprobs"][1]]
     made = surrogate.fill_from_surrogate(silent, surrogate.LEVEL_ANSWER_TOKENS, LENT)
-    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert signals.has_signals(made).tolist() == [False, True]
     assert np.isnan(shift(made)) and np.isfinite(signals.trace_perplexity(made)).all()
     unread = OWN.assign(
         token_nll=[np.array([np.nan, np.nan, np.nan]), OWN["token_nll"][1]]
     )
     made = surrogate.fill_from_surrogate(unread, surrogate.LEVEL_FULL, LENT)
-    assert surrogate.is_comparable(made).tolist() == [False, True]
+    assert signals.has_signals(made).tolist() == [False, True]
     assert np.isnan(signals.trace_perplexity(made)).tolist() == [True, False]
     made = surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_TEXT, LENT, DRAWS.head(7))
-    assert surrogate.is_comparable(made).tolist() == [True, False] and np.isnan(
-        shift(made)
-    )
+    assert signals.has_signals(made).tolist() == [True, False] and np.isnan(shift(made))
 
 
 @pytest.mark.parametrize("level", [surrogate.LEVEL_ANSWER_TOKENS, surrogate.LEVEL_TEXT])
@@ -197,8 +199,8 @@ def test_a_served_system_may_know_nothing_of_its_tokens(level):
     pd.testing.assert_frame_equal(
         made, surrogate.fill_from_surrogate(OWN, level, LENT), check_dtype=False
     )
-    assert surrogate.is_comparable(made).all()
-    assert not surrogate.is_comparable(
+    assert signals.has_signals(made).all()
+    assert not signals.has_signals(
         surrogate.fill_from_surrogate(served, surrogate.LEVEL_FULL, LENT)
     ).any()
 
@@ -213,7 +215,7 @@ def test_a_surrogate_must_have_been_asked():
     gone = LENT.assign(token_nll=[LENT["token_nll"][0], np.full(3, np.nan)])
     with pytest.raises(DataError, match="surrogate's trace of a is not complete"):
         surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_ANSWER_TOKENS, gone)
-    assert surrogate.is_comparable(
+    assert signals.has_signals(
         surrogate.fill_from_surrogate(OWN, surrogate.LEVEL_FULL, gone)
     ).all(), "at this level its losses are not used"
 
@@ -263,26 +265,21 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
             np.empty(0),
         )
     made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
-    drifts = signals.DriftCache(traces, tokens)
-    pairs = signals.compute_pairs(
-        corpus,
-        vectors,
-        made,
-        surrogate.mask_left_out(labels, surrogate.is_comparable(made)),
-        drifts,
-    )
-    scores = confusion.score_prompts(corpus, labels, pairs)
+    drifts = DriftCache(traces, tokens)
+    system = worlds.system(corpus, labels, traces=made)
+    pairs = signals.compute_pairs(system, vectors, drifts)
+    system = replace(system, pairs=pairs)
+    system = replace(system, scores=confusion.score_prompts(system))
+    scores = system.scores
     gone = set(corpus["prompt_id"].iloc[lost])
     assert (
         not gone & {*pairs["centre_id"], *pairs["neighbour_id"]}
         and pairs["prob_shift"].notna().all()
     )
     assert set(scores.loc[scores["ci"].isna(), "prompt_id"]) == gone
-    known = evaluation.label_isolation(corpus, labels)[
-        corpus["prompt_id"].isin(scores["prompt_id"])
-    ]
+    known = system.isolation[corpus["prompt_id"].isin(scores["prompt_id"])]
     np.testing.assert_array_equal(scores["isolation"], known)
-    assert len(confusion.select_rejections(scores)) == LABELS.count("reject") - 1
+    assert len(system.rejections) == LABELS.count("reject") - 1
 
 
 def test_nothing_lent_is_nothing_changed():
@@ -290,15 +287,17 @@ def test_nothing_lent_is_nothing_changed():
     with themselves.
     """
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    drifts = signals.DriftCache(traces, tokens)
-    usual = signals.compute_pairs(corpus, vectors, traces, labels, tokens)
+    drifts = DriftCache(traces, tokens)
+    system = worlds.system(corpus, labels, traces=traces, tokens=tokens)
+    usual = signals.compute_pairs(system, vectors)
     for level in surrogate.DISCLOSURE_LEVELS:
         made = surrogate.fill_from_surrogate(
             traces, level, traces.sample(frac=1, random_state=1)
         )
-        assert surrogate.is_comparable(made).all()
+        assert signals.has_signals(made).all()
+        other = replace(system, traces=made)
         pd.testing.assert_frame_equal(
-            signals.compute_pairs(corpus, vectors, made, labels, drifts), usual
+            signals.compute_pairs(other, vectors, drifts), usual
         )
 
 
@@ -308,16 +307,16 @@ def compared(name, ci, lender="s--x", interpretation="relative", told=None, n=30
     def estimates(draws):
         draws = np.array(draws, float)
         return dict.fromkeys(
-            surrogate.SURROGATE_MEASURES, Estimate.percentile(draws.mean(), draws)
+            proxies.SURROGATE_MEASURES, Estimate.percentile(draws.mean(), draws)
         )
 
     known = estimates(ci)
     rho = Estimate(0.95, 0.91, 0.97, np.array([0.95]))
     found = known if told is None else estimates(told)
-    return surrogate.SurrogateComparison(
+    return proxies.SurrogateComparison(
         name,
         lender,
-        surrogate.ALL_PROMPTS,
+        proxies.ALL_PROMPTS,
         interpretation,
         "full",
         n,
@@ -332,7 +331,7 @@ def test_orders_by_hand():
     # Own: a > b surely, c > a surely, b < c surely. Told: a > b, but c is the lowest,
     # surely.
     own = [compared("m--a", [0.5, 0.6]), compared("m--b", [0.3, 0.4])]
-    rows = surrogate.surrogate_orders(
+    rows = proxies.surrogate_orders(
         [
             *own,
             compared("n--c", [0.8, 0.9], "t--x", told=[0.1, 0.2]),
@@ -349,8 +348,8 @@ def test_orders_by_hand():
     )
     assert rows["rho"].isna().all(), "three systems"
     assert (
-        surrogate.surrogate_orders(own[:1])["pairs"].eq(0).all()
-        and surrogate.surrogate_orders([]).empty
+        proxies.surrogate_orders(own[:1])["pairs"].eq(0).all()
+        and proxies.surrogate_orders([]).empty
     )
 
 
@@ -362,7 +361,7 @@ def test_ranks_of_eight_systems_by_hand():
         compared("m--6", [6, 6], told=[7, 7]),
         compared("m--7", [7, 7], told=[6, 6]),
     ]
-    row = surrogate.surrogate_orders(own).iloc[0]
+    row = proxies.surrogate_orders(own).iloc[0]
     assert row[["rho", "rho_low", "rho_high"]].tolist() == pytest.approx(
         [1 - 1 / 42] * 3
     )
@@ -370,7 +369,7 @@ def test_ranks_of_eight_systems_by_hand():
 
 
 def test_predictions_are_judged_on_systems_with_enough_rejections():
-    table = surrogate.surrogate_table(
+    table = proxies.surrogate_table(
         [compared("m--a", [1, 2]), compared("m--b", [1, 2], n=29)],
         ["m--a", "m--b", "m--c"],
     )
@@ -380,7 +379,7 @@ def test_predictions_are_judged_on_systems_with_enough_rejections():
     ].values.tolist()
     assert said == [[19, "m--a", "holds"]]
     assert predictions.judge_predictions(
-        {"proxies": surrogate.surrogate_table([], ["m--a"])}
+        {"proxies": proxies.surrogate_table([], ["m--a"])}
     ).empty, "nobody lends"
     low = table.assign(setting="text", rho_low=0.85, rho_high=0.95)
     assert predictions.judge_predictions({"proxies": low})["verdict"].tolist() == [
@@ -401,14 +400,11 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         {"store": "recorded", "corpus": "paraguard_mini", "resamples": 100},
         settings.AnalysisSettings,
     )
-    scored = pipeline.read_systems(
-        store, "paraguard_mini", recorded_corpus, [name, lender]
-    )
-    draws = follow_ups.read_samples(store, "paraguard_mini", [name])
-    found = surrogate.surrogate_table(
-        surrogate.compare_with_surrogates(
-            store, "paraguard_mini", recorded_corpus, scored, draws, config
-        ),
+    files = stores.CorpusFiles(store, "paraguard_mini")
+    scored = pipeline.read_systems(files, [name, lender], config)
+    draws = follow_ups.read_samples(files, [name])
+    found = proxies.surrogate_table(
+        proxies.compare_with_surrogates(files, scored, draws),
         scored,
     )
     assert found["note"].tolist() == [""] * 18 + ["no surrogate in the store"]
@@ -416,7 +412,7 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         (found["system"] == name) & (found["interpretation"] == "relative")
     ].set_index(["prompts", "setting"])
     assert (
-        rows.loc["drawn"].index.tolist() == list(surrogate.DISCLOSURE_SETTINGS)
+        rows.loc["drawn"].index.tolist() == list(proxies.DISCLOSURE_SETTINGS)
         and (rows["left_out"] == 0).all()
     )
     own = (
@@ -424,15 +420,13 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         .set_index(["system", "interpretation"])
         .loc[(name, "relative")]
     )
-    for measure in surrogate.SURROGATE_MEASURES:
+    for measure in proxies.SURROGATE_MEASURES:
         usual = rows.loc["all", measure] - rows.loc["all", f"{measure}_change"]
         assert usual.to_numpy() == pytest.approx(own[measure], rel=1e-4), measure
     assert (rows.loc["all", "n"] == own["n_reject"]).all()
     # The drawn part is what would be scored, had nothing else been asked.
     part = recorded_corpus[recorded_corpus["prompt_id"].isin(draws[name]["prompt_id"])]
-    vectors = encoder.stored_vectors(
-        stores.CorpusFiles(store, "paraguard_mini"), part["text"]
-    )
+    vectors = encoder.stored_vectors(files, part["text"])
     too_few = [
         frame.loc[part.index].reset_index(drop=True)
         for frame in (scored[name].traces, scored[name].labels)
@@ -444,13 +438,8 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
     made = surrogate.fill_from_surrogate(
         too_few[0], surrogate.LEVEL_TEXT, lent, draws[name]
     )
-    pairs = signals.compute_pairs(
-        part.reset_index(drop=True),
-        vectors,
-        made,
-        too_few[1],
-        signals.DriftCache(lent, tokens),
-    )
+    asked = worlds.system(part.reset_index(drop=True), too_few[1], traces=made)
+    pairs = signals.compute_pairs(asked, vectors, DriftCache(lent, tokens))
     near = pairs[
         (pairs["centre_label"] == "reject") & signals.is_ranked(pairs, N_NEIGHBOURS)
     ]

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import proxies, sensitivity
+from paraguard_lab.analysis.surrogate import LEVEL_TEXT
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
@@ -357,7 +358,7 @@ def plot_surrogate_levels(table: Table) -> Figure:
     n_usual = len(keys)
     if proxies.DRAWN_PROMPTS in set(table["prompts"]):
         for setting, (level, *_) in proxies.DISCLOSURE_SETTINGS.items():
-            if level == proxies.LEVEL_TEXT:
+            if level == LEVEL_TEXT:
                 keys.append((proxies.DRAWN_PROMPTS, setting))
     height = 0.05 * max(8, table["system"].nunique())
     figure, axes = _make_mark_panels(len(keys), height, (3, 3, 1.6))
