@@ -22,16 +22,16 @@ from paraguard_lab.report import compare
 from paraguard_lab.settings import NOTEBOOK_SETTINGS, RunSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
-from paraguard_utils.labels import systems
+from paraguard_utils.labels.preflight import print_preflight
 from paraguard_utils.models import loading
 from paraguard_utils.report import tables
 from paraguard_utils.settings import (
     CORPUS,
-    QuerySettings,
+    QueryOptions,
     check_settings,
     rename_old_parameters,
 )
-from paraguard_utils.stores import LIVE, RECORDED, Store
+from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
 from paraguard_utils.text import did_you_mean
 
 Parameters: TypeAlias = Mapping[str, Any]
@@ -77,15 +77,15 @@ def list_notebooks(*numbers: str) -> list[Path]:
 def order_to_run(chosen: Iterable[Path]) -> list[Path]:
     """Return notebooks in the order in which they run.
 
-    Each comes after those whose tables it reads: 01 to 05, A0, 06, 07, the others of
-    the appendix, and 00.
+    Each comes after those whose tables it reads: 01 to 05, A0, A4, 06, 07, the others
+    of the appendix, and 00.
     """
 
     def place(notebook: Path) -> tuple[bool, bool, bool, str]:
         number = number_of(notebook)
         is_last = number == RESULTS_NOTEBOOK
         is_beyond = notebook.parent != paths.NOTEBOOKS
-        return is_last, is_beyond, number != "A0", notebook.stem
+        return is_last, is_beyond, number not in ("A0", "A4"), notebook.stem
 
     return sorted(chosen, key=place)
 
@@ -250,11 +250,9 @@ def reproduce_live() -> None:
     for name in registry.list_default_models():
         loading.resolve_model(name)  # before anything expensive
     live = Store(LIVE)
-    size = len(Store(RECORDED).read("corpus", CORPUS))
-    usual = check_settings({"store": LIVE, "corpus": CORPUS}, QuerySettings)
-    resumed = systems.print_preflight(
-        live, CORPUS, size, list(registry.default_systems().index), usual
-    )
+    files = CorpusFiles(live, CORPUS)
+    names = list(registry.default_systems().index)
+    resumed = print_preflight(files, len(files.prompts), names, QueryOptions())
     started = time.monotonic()
     minutes = run_all(LIVE, list_notebooks(), _parameters_of_reproduction(live))
     minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
@@ -323,18 +321,19 @@ def ask_optional_models() -> None:
     optional = registry.list_optional_models()
     for name in optional:
         loading.resolve_model(name)  # before anything expensive
-    querying = list_notebooks("02")[0]
     for name in (*optional, ""):
-        output = paths.RESULTS / LIVE / "notebooks" / f"02_{name or 'default'}.ipynb"
-        given = {
-            "store": LIVE,
-            "model": name,
+        of_model: dict[str, Any] = {"store": LIVE, "model": name}
+        again: dict[str, Any] = {
             "judge": JUDGE_MODEL,
             "long_answers": 200,
             "draw": 60,
             "wordings": True,
         }
-        execute_notebook(querying, output, given)
+        for number, given in {"02": of_model, "A0": of_model | again}.items():
+            (notebook,) = list_notebooks(number)
+            file = f"{number}_{name or 'default'}.ipynb"
+            output = paths.RESULTS / LIVE / "notebooks" / file
+            execute_notebook(notebook, output, given)
     run_all(LIVE, list_notebooks("03", "05"))
     for name in (*optional, ""):
         run_all(LIVE, list_notebooks("07"), {"07": {"model": name}})
