@@ -16,6 +16,7 @@ import numpy as np
 from paraguard_tools.guards import endpoints
 from paraguard_tools.guards.formats import DeployedEntry, parse_deployed_entry
 from paraguard_tools.guards.prompted import PromptedGuard
+from paraguard_tools.guards.text_classifier import TextClassifier
 from paraguard_tools.servers import served
 from paraguard_utils import registry
 from paraguard_utils.errors import ModelError, SettingsError
@@ -26,7 +27,6 @@ from paraguard_utils.guards.contract import (
     GuardScorer,
 )
 from paraguard_utils.models import loading
-from paraguard_utils.models.text_classifier import TextClassifier
 from paraguard_utils.settings import SERVED_PREFIX
 
 

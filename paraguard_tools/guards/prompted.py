@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from paraguard_tools.guards.formats import DeployedEntry, read_verdict, render_turns
+from paraguard_tools.guards.text_classifier import count_positions
 from paraguard_utils.errors import ModelError
 from paraguard_utils.guards.contract import GuardNotes
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.text_classifier import count_positions
 
 
 class PromptedGuard:

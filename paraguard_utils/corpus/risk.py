@@ -18,9 +18,8 @@ from paraguard_utils import paths, registry, seams
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import check_probabilities
-from paraguard_utils.models import encoder, loading, text_classifier
+from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 
 RISK_VERSION = "surface-risk-1"
@@ -131,40 +130,34 @@ def load_risk_scorer(name: str) -> RiskScorer:
     Parameters
     ----------
     name : str
-        `RISK_VERSION`; a guard (a key of `panel` in `data/guards.yaml`);
-        `module:function`, a function from texts to risks, whose file's digest is its
-        version; or `MODEL#LABEL`, a text classifier, as a folder or hub id, and the
-        label whose probability is the risk.
+        `RISK_VERSION`; `module:function`, a function from texts to risks, whose file's
+        digest is its version; or what an entry point of the group `paraguard.risks`
+        knows, a function from a name to a scorer or None.
 
     Raises
     ------
     SettingsError
-        There is no such scorer or label, or the function cannot be imported.
+        There is no such scorer, or the function cannot be imported.
     DataError
-        When it scores: a guard or function does not return one number in [0, 1] per
-        text.
-    ModelError
-        The classifier cannot be found or loaded.
+        When it scores: a function does not return one number in [0, 1] per text.
     """
     if name == RISK_VERSION:
         return RiskScorer(f"{RISK_VERSION} {risk_data_digest()[:16]}", surface_risk)
-    guards = registry.guard_entries("panel")
-    if name in guards:
-        guard = panel.load_guard(name)
-        return _score_by_function(name, guard.version, guard.score)
+    for kind in seams.find_extensions("risks"):
+        scorer = seams.load_extension("risks", kind)(name)
+        if scorer:
+            return scorer
     if re.fullmatch(registry.FUNCTION, name):
         function, digest = seams.load_function(name, "the risk scorer")
-        return _score_by_function(name, digest, function)
-    if "#" in name:
-        return _score_by_classifier(name)
-    known = ", ".join([RISK_VERSION, *guards])
+        return score_by_function(name, digest, function)
+    guards = ", ".join(registry.guard_entries("panel"))
     raise SettingsError(
-        f"there is no risk scorer {name!r}; there are {known}, module:function for a"
-        " function of yours, and MODEL#LABEL for a text classifier"
+        f"there is no risk scorer {name!r}; there are {RISK_VERSION}, module:function"
+        f" for a function of yours, MODEL#LABEL for a text classifier, and {guards}"
     )
 
 
-def _score_by_function(
+def score_by_function(
     name: str,
     version: str,
     function: Callable[[Sequence[str]], np.ndarray | Sequence[float]],
@@ -179,21 +172,3 @@ def _score_by_function(
         return risks
 
     return RiskScorer(f"{name} {version}", score)
-
-
-def _score_by_classifier(name: str) -> RiskScorer:
-    """Make a risk scorer of MODEL#LABEL."""
-    model, _, label = name.rpartition("#")
-    source = loading.resolve_model(model)
-    classifier = text_classifier.TextClassifier(source, 32, "cpu")
-    if label not in classifier.labels:
-        known = ", ".join(classifier.labels)
-        raise SettingsError(
-            f"the classifier {source.name} has no label {label!r}; it has {known}"
-        )
-    column = classifier.labels.index(label)
-
-    def score(texts: Sequence[str], embed: Embed) -> np.ndarray:
-        return classifier.classify(texts)[:, column]
-
-    return RiskScorer(f"{source.name}#{label} {source.weights_id[:16]}", score)

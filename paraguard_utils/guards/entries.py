@@ -62,20 +62,6 @@ class FunctionEntry(GuardEntry):
     function: Annotated[str, Field(pattern=rf"^{registry.FUNCTION}$")]
 
 
-class ScoresEntry(GuardEntry):
-    """A guard that is a CSV file of scores."""
-
-    scores: str
-
-
-class PackageEntry(GuardEntry):
-    """A guard that is an installed package, with upstream's digests."""
-
-    version: Annotated[str, BeforeValidator(str)]
-    sha256: str = ""
-    files: dict[str, str] = {}
-
-
 class AnyEntry(GuardEntry):
     """An entry of any kind, of which only the common fields are checked."""
 

@@ -1,31 +1,30 @@
 """From a guard's name to its entry, and from its entry to the guard.
 
-An entry has a kind, and each kind a maker (`contract.GuardMaker`). The kinds `package`,
-`function` and `scores` are made here; other packages add theirs as entry points of the
-group `paraguard.guards`. The kind `deployed` gets every name that nothing else fits.
+An entry has a kind, and each kind a maker (`contract.GuardMaker`), an entry point of
+the group `paraguard.guards`. Only a user's function is made here. The kind `deployed`
+gets every name that nothing else fits.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from paraguard_utils import paths, registry, seams
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
-from paraguard_utils.guards.entries import AnyEntry, entry_error, parse_guard_entry
-from paraguard_utils.guards.own import make_function_guard, make_scores_guard
-from paraguard_utils.guards.packaged import make_package_guard
+from paraguard_utils.guards.entries import (
+    AnyEntry,
+    FunctionEntry,
+    entry_error,
+    parse_guard_entry,
+)
 
 MAX_NAME = 100  # characters of a guard's name, which names files
-
-MAKERS: dict[str, GuardMaker] = {
-    "package": make_package_guard,
-    "function": make_function_guard,
-    "scores": make_scores_guard,
-}
 
 
 def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
@@ -119,15 +118,32 @@ def _read_entry(file: str) -> dict[str, Any]:
 def _make(name: str, entry: dict[str, Any], options: GuardOptions) -> Guard:
     """Make a guard with the maker of its kind."""
     kind = entry.get("kind") or _implied_kind(name, entry)
+    if kind == "function":
+        return _make_function_guard(name, entry)
     added = seams.find_extensions("guards")
-    if kind in MAKERS:
-        make = MAKERS[kind]
-    elif kind in added:
-        make = seams.load_extension("guards", kind)
-    else:
-        known = ", ".join([*MAKERS, *added])
+    if kind not in added:
+        known = ", ".join(["function", *added])
         raise entry_error(name, f"kind is one of {known}, not {kind!r}")
+    make: GuardMaker = seams.load_extension("guards", kind)
     return make(name, entry, options)
+
+
+def _make_function_guard(name: str, fields: dict[str, Any]) -> Guard:
+    """Make a guard of `module:function`, a function from texts to probabilities.
+
+    Unless the entry says another, the version is the digest of the module's file, so
+    that changed code scores anew.
+    """
+    entry = parse_guard_entry(name, fields, FunctionEntry)
+    function, digest = seams.load_function(entry.function, "the guard")
+
+    def score(
+        texts: Sequence[str], answers: Sequence[str] | None = None
+    ) -> np.ndarray | Sequence[float]:
+        return function(list(texts))
+
+    version = entry.version or digest
+    return Guard(name=name, version=version, score=score, **entry.described)
 
 
 def _implied_kind(name: str, entry: dict[str, Any]) -> str:

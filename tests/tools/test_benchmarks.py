@@ -8,10 +8,9 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from paraguard_lab.corpus import reword
-from paraguard_tools.guards import chat
+from paraguard_tools.guards import chat, packaged
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import Missing
-from paraguard_utils.guards import packaged
 from paraguard_utils.guards.contract import Guard, GuardOptions
 
 

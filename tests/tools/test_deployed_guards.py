@@ -25,13 +25,19 @@ from transformers import (
     AutoTokenizer,
 )
 
-from paraguard_tools.guards import deployed, endpoints, formats, prompted
+from paraguard_tools.guards import (
+    deployed,
+    endpoints,
+    formats,
+    prompted,
+    text_classifier,
+)
 from paraguard_tools.servers import client, served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.guards.contract import GuardOptions
-from paraguard_utils.models import loading, prompting, text_classifier
+from paraguard_utils.models import loading, prompting
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))[
     "deployed"

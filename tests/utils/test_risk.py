@@ -4,12 +4,9 @@ import hashlib
 
 import pandas as pd
 import pytest
-import tiny
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from paraguard_utils.corpus import risk
-from paraguard_utils.errors import DataError, ModelError, SettingsError
-from paraguard_utils.guards import panel
+from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.models import encoder
 
 
@@ -28,43 +25,6 @@ def test_lexical_risk_by_hand():
         1 - (1 - kill) * (1 - gun)
     )
     assert risk.lexical_risk("the skill of Gunther") == 0
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    """A tiny classifier of two labels in a folder."""
-    folder = tiny.write(tmp_path_factory.mktemp("models") / "tiny")
-    labels = {"id2label": {0: "fine", 1: "toxic"}, "label2id": {"fine": 0, "toxic": 1}}
-    network = AutoModelForSequenceClassification.from_pretrained(folder, **labels)
-    network.save_pretrained(folder)
-    return folder
-
-
-def test_a_guard_or_a_classifier_can_take_its_place(classifier):
-    texts = ["Which bread goes with soup?", "you are a fucking idiot", "a " * 40]
-    guard = risk.load_risk_scorer("better-profanity")
-    assert (
-        guard.score(texts, encoder.encode_texts).tolist()
-        == panel.load_guard("better-profanity").score(texts)
-        == [0, 1, 0]
-    )
-    toxic, fine = (
-        risk.load_risk_scorer(f"{classifier}#{label}") for label in ("toxic", "fine")
-    )
-    found = toxic.score(texts, encoder.encode_texts)
-    assert found.shape == (3,) and found + fine.score(
-        texts, encoder.encode_texts
-    ) == pytest.approx(1)
-    assert toxic.identity.startswith("tiny-") and "#toxic " in toxic.identity
-    # padding beside longer texts changes nothing
-    assert found[0] == pytest.approx(
-        toxic.score(texts[:1], encoder.encode_texts)[0], abs=1e-5
-    )
-    network = AutoModelForSequenceClassification.from_pretrained(classifier)
-    inputs = AutoTokenizer.from_pretrained(classifier)(texts[1], return_tensors="pt")
-    assert found[1] == pytest.approx(
-        network(**inputs).logits.softmax(-1)[0, 1].item(), abs=1e-5
-    )
 
 
 OWN_SCORER = """
@@ -99,13 +59,9 @@ def test_a_function_can_take_its_place(tmp_path, monkeypatch):
         risk.load_risk_scorer("own_risk:other")
 
 
-def test_an_unknown_scorer_is_one_clear_error(classifier, tmp_path):
+def test_an_unknown_scorer_is_one_clear_error():
     with pytest.raises(
         SettingsError,
-        match="no risk scorer 'perspective'; there are surface-risk-1, alt-profanity",
+        match="no risk scorer 'perspective'; there are surface-risk-1, module:function",
     ):
         risk.load_risk_scorer("perspective")
-    with pytest.raises(SettingsError, match="has no label 'harm'; it has fine, toxic"):
-        risk.load_risk_scorer(f"{classifier}#harm")
-    with pytest.raises(ModelError, match="is neither"):
-        risk.load_risk_scorer(f"{tmp_path / 'nothing'}#toxic")

@@ -1,4 +1,4 @@
-"""Guards of users: a function, or a CSV file of scores (`docs/usage.md`, Guards)."""
+"""A guard that is a CSV file of scores (`docs/usage.md`, Guards)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -8,35 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, seams
+from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.guards.contract import Guard, GuardOptions, check_probabilities
-from paraguard_utils.guards.entries import (
-    FunctionEntry,
-    ScoresEntry,
-    parse_guard_entry,
-)
+from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.stores import read_upstream_csv
 
 
-def make_function_guard(
-    name: str, fields: Mapping[str, Any], options: GuardOptions
-) -> Guard:
-    """Make a guard of `module:function`, a function from texts to probabilities.
+class ScoresEntry(GuardEntry):
+    """A guard that is a CSV file of scores."""
 
-    Unless the entry says another, the version is the digest of the module's file, so
-    that changed code scores anew. Raise SettingsError if it cannot be imported.
-    """
-    entry = parse_guard_entry(name, fields, FunctionEntry)
-    function, digest = seams.load_function(entry.function, "the guard")
-
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> np.ndarray | Sequence[float]:
-        return function(list(texts))
-
-    version = entry.version or digest
-    return Guard(name=name, version=version, score=score, **entry.described)
+    scores: str
 
 
 def make_scores_guard(

@@ -12,14 +12,15 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy._core.multiarray import scalar
+from pydantic import BeforeValidator, Field
 
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards.contract import Guard, GuardOptions
-from paraguard_utils.guards.entries import PackageEntry, parse_guard_entry
+from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.models.weights import PackagedFile, locate_weights
 
 _REQUIREMENTS_FILE = "requirements-guards.txt"
@@ -30,6 +31,14 @@ _Loader: TypeAlias = Callable[[Mapping[str, Path]], _TextScorer]
 
 _LOADERS: dict[str, _Loader] = {}
 """By distribution, a function from its located files to what scores texts."""
+
+
+class PackageEntry(GuardEntry):
+    """A guard that is an installed package, with upstream's digests."""
+
+    version: Annotated[str, BeforeValidator(str)]
+    sha256: str = ""
+    files: dict[str, str] = Field({})
 
 
 def make_package_guard(
