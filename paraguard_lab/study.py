@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import veto
-from paraguard_lab.corpus import reword
+from paraguard_lab.corpus import compared, reword
+from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import effects
 from paraguard_lab.report import numbers
@@ -18,16 +19,18 @@ from paraguard_lab.settings import (
     DecisionSettings,
     LabelCheckSettings,
     RemedySettings,
+    WriterSettings,
 )
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import guarded, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.models.prompting import make_system_name
 from paraguard_utils.report import tables
-from paraguard_utils.schemas import Labels, Table
+from paraguard_utils.schemas import Labels, Seeds, Table
 from paraguard_utils.settings import AnalysisSettings, StudySettings
 from paraguard_utils.study import Page, Study
 
@@ -78,9 +81,14 @@ def read_benchmark(name: str) -> Table:
     return stores.read_file(paths.BENCHMARKS_FOLDER / f"{name}.csv", "tables")
 
 
+def name_verdicts(judged: Table) -> Table:
+    """Put the titles of verdicts in place of them, in all columns."""
+    return judged.replace(VERDICT_TITLES)
+
+
 def count_verdicts(predicted: Table) -> Table:
     """Count the verdicts on each prediction: a row per verdict, a column per number."""
-    verdicts = predicted["verdict"].replace(VERDICT_TITLES)
+    verdicts = name_verdicts(predicted)["verdict"]
     return pd.crosstab(verdicts, predicted["number"]).reset_index()
 
 
@@ -133,9 +141,9 @@ class ScoredStudy(LabStudy[Analysed]):
 
 
 def name_remedies(remedy_map: Table) -> Table:
-    """Select the remedies that the map names, and put their names and verdicts in words."""
+    """Select the remedies that the map names, and say names and verdicts in words."""
     named = remedy_map[remedy_map["remedy"].isin(NAMED_REMEDIES)]
-    named = named.replace({**VERDICT_TITLES, "": None})
+    named = name_verdicts(named).replace({"": None})
     return named.assign(remedy=named["remedy"].map(NAMED_REMEDIES))
 
 
@@ -189,6 +197,43 @@ class AnswerStudy(LabStudy[LabelCheckSettings]):
         return answered
 
 
+def name_generators(table: pd.DataFrame, other: str = "model") -> pd.DataFrame:
+    """Put one name in place of all generators but the rules."""
+    is_rules = table["generator"] == RULES_GENERATOR
+    return table.assign(generator=table["generator"].where(is_rules, other))
+
+
+class WriterStudy(LabPage[WriterSettings]):
+    """Seeds, and candidates that rules and models write for them (A2)."""
+
+    def __init__(self, settings: WriterSettings) -> None:
+        super().__init__(settings)
+        self.seeds = inputs.read_seeds(settings.corpus, settings.seeds)
+        self.risk = risk.load_risk_scorer(settings.risk)
+        self.meta = settings.meta(seeds=self.seeds, risk=self.risk.identity)
+
+    def compare_generators(self) -> tuple[Seeds, pd.DataFrame]:
+        """Return a sample of seeds, and each generator's candidates, judged alone.
+
+        Without candidates in the store, there are none.
+        """
+        sample, written = compared.generate_candidates(
+            self.files, self.seeds, self.settings.paraphraser
+        )
+        judging = gates.Judging(
+            self.settings, inputs.make_embedder(self.files), self.risk.score
+        )
+        judged = [written.head(0)]
+        for _, rows in written.groupby("generator", sort=False):
+            judged.append(gates.judge_candidates(sample, rows, judging)[1])
+        return sample, pd.concat(judged[1:] or judged)
+
+    @staticmethod
+    def select_rules(candidates: pd.DataFrame) -> pd.DataFrame:
+        """Return the candidates that the rules wrote."""
+        return candidates[candidates["generator"] == RULES_GENERATOR]
+
+
 class DecisionStudy(ScoredStudy[DecisionSettings]):
     """What the decisions of systems and guards say beyond Tables 1 to 3 (A4)."""
 
@@ -203,7 +248,7 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
         return systems
 
     def read_twins_of(self, names: Iterable[str]) -> dict[str, System]:
-        """Read the decisions of systems on the harmful twins, as far as there are any."""
+        """Read the decisions of systems on the harmful twins, if there are any."""
         twins = self.files.other(self.settings.twins)
         decided = {}
         for name in names:
