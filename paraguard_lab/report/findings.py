@@ -48,7 +48,7 @@ def significant_pairs(between: Table, table: Table) -> Table:
 
     Pairs with too few rejections are not judged, nor CI and excess of two models: Drift
     is measured in each model's own embedding space. `between` is from
-    `confusion.compare_systems`, `table` is Table 1. Returns measure, pairs, differ.
+    `comparisons.compare_systems`, `table` is Table 1. Returns measure, pairs, differ.
     """
     judged = _judge_differences(between, table)
     by_measure = judged.groupby("measure", sort=False)["differ"]

@@ -5,9 +5,8 @@ predictions are judged on: by hand.
 import pandas as pd
 import pytest
 
-from paraguard_lab.analysis import predictions
+from paraguard_lab.analysis import comparisons, predictions
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import confusion
 from paraguard_utils.settings import CORPUS
 
 RECORDED = stores.Store(stores.RECORDED)
@@ -97,7 +96,7 @@ def of_one_system(name):
     made = {table: frame[frame["system"] == name] for table, frame in made.items()}
     return made | dict.fromkeys(
         ("table1_differences", "floor_differences"),
-        confusion.compare_systems({name: {}}, []),
+        comparisons.compare_systems({name: {}}, []),
     )
 
 
