@@ -212,7 +212,8 @@ def copy(tmp_path_factory):
     kept = shutil.ignore_patterns(
         "__pycache__", "traces", "vectors", "pairs", "samples"
     )
-    for name in ("paraguard_utils", "paraguard_lab", "data", "figures", "notebooks"):
+    packages = ("paraguard_utils", "paraguard_lab", "paraguard_tools")
+    for name in (*packages, "data", "figures", "notebooks"):
         shutil.copytree(paths.ROOT / name, folder / name, ignore=kept)
     for name in ("pyproject.toml", "requirements-guards.txt"):
         shutil.copy(paths.ROOT / name, folder)
