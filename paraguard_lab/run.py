@@ -24,7 +24,7 @@ from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.labels.preflight import print_preflight
 from paraguard_utils.models import loading
-from paraguard_utils.report import tables
+from paraguard_utils.report import links, tables
 from paraguard_utils.settings import (
     CORPUS,
     QueryOptions,
@@ -52,7 +52,9 @@ RESUMING = (
 BUILDING = ("01", "A2")
 """Notebooks that build a corpus; they run only where they are named."""
 
-RESULTS_NOTEBOOK = "00"  # shows the tables of all others, and so runs last
+RUN_ORDER = tuple("01 02 A0 03 04 05 A4 06 07 A1 A2 A3 00".split())
+"""Numbers of the notebooks, each after those whose files it reads."""
+
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers
 
 
@@ -75,17 +77,16 @@ def list_notebooks(*numbers: str) -> list[Path]:
 
 
 def order_to_run(chosen: Iterable[Path]) -> list[Path]:
-    """Return notebooks in the order in which they run.
+    """Return notebooks in the order in which they run (`RUN_ORDER`).
 
-    Each comes after those whose tables it reads: 01 to 05, A0, A4, 06, 07, the others
-    of the appendix, and 00.
+    Others come before the last, 00.
     """
 
-    def place(notebook: Path) -> tuple[bool, bool, bool, str]:
+    def place(notebook: Path) -> tuple[int, str]:
         number = number_of(notebook)
-        is_last = number == RESULTS_NOTEBOOK
-        is_beyond = notebook.parent != paths.NOTEBOOKS
-        return is_last, is_beyond, number not in ("A0", "A4"), notebook.stem
+        before_last = len(RUN_ORDER) - 2
+        place = RUN_ORDER.index(number) if number in RUN_ORDER else before_last
+        return place, notebook.stem
 
     return sorted(chosen, key=place)
 
@@ -93,7 +94,8 @@ def order_to_run(chosen: Iterable[Path]) -> list[Path]:
 def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> None:
     """Run one notebook with papermill, in a kernel of its own.
 
-    A cell that fails or a kernel that dies is a UserError, in one line.
+    A cell that fails or a kernel that dies is a UserError, in one line. Links are made
+    for the folder of `links.read_in`.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -132,19 +134,39 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
                 f"{notebook.stem}: its kernel did not start: {error}; run the same"
                 " command again"
             ) from None
+    _rewrite_links(output)
+
+
+def _rewrite_links(executed: Path) -> None:
+    """Rewrite the links of an executed notebook's prose, as its cells make theirs."""
+    import nbformat
+
+    notebook = nbformat.read(executed, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = links.rewrite_links(cell.source)
+    nbformat.write(notebook, executed)
 
 
 def run_notebook(
-    notebook: Path, store_name: str, parameters: Parameters | None = None
+    notebook: Path,
+    store_name: str,
+    parameters: Parameters | None = None,
+    in_place: bool = False,
 ) -> float:
-    """Run one notebook on a store, say so, and return its minutes."""
+    """Run one notebook on a store, say so, and return its minutes.
+
+    Links work in `results/STORE/notebooks/`, or where the notebook itself is if the
+    executed one shall take its place.
+    """
     started = time.monotonic()
     print(f"{notebook.stem} ...", flush=True)
     output = paths.RESULTS / store_name / "notebooks" / notebook.name
     given = dict(parameters or {})
     if store_name != RECORDED:
         given["store"] = store_name
-    execute_notebook(notebook, output, given)
+    with links.read_in(notebook.parent if in_place else output.parent):
+        execute_notebook(notebook, output, given)
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
     return minutes
@@ -154,18 +176,20 @@ def run_all(
     store_name: str,
     chosen: Iterable[Path],
     parameters: Mapping[str, Parameters] | None = None,
+    in_place: bool = False,
 ) -> dict[str, float]:
     """Run notebooks one after another until one fails; return the minutes of each.
 
     `parameters` are by the number of the notebook. They run in `order_to_run`; from the
-    record, they rebuild what they derive from it (`stores.rebuild`).
+    record, they rebuild what they derive from it (`stores.rebuild`). `in_place` is that
+    of `run_notebook`.
     """
     by_number = parameters or {}
     minutes = {}
     with stores.rebuild() if store_name == RECORDED else nullcontext():
         for notebook in order_to_run(chosen):
             given = by_number.get(number_of(notebook))
-            minutes[notebook.stem] = run_notebook(notebook, store_name, given)
+            minutes[notebook.stem] = run_notebook(notebook, store_name, given, in_place)
     return minutes
 
 
@@ -312,13 +336,19 @@ def _print_reproduction(live: Store) -> None:
         print(f"  {line}")
 
 
+def list_optional_models() -> list[str]:
+    """Return the names of the published models that are queried on request only."""
+    chat = registry.published_systems("chat")
+    return list(chat.loc[chat["default"] == "no", "model"].unique())
+
+
 def ask_optional_models() -> None:
     """Query the optional models in the live store, and all for long and drawn answers.
 
     One of them judges all answers. The models that are guards too are asked as such,
     and what is rejected is asked again in other words.
     """
-    optional = registry.list_optional_models()
+    optional = list_optional_models()
     for name in optional:
         loading.resolve_model(name)  # before anything expensive
     for name in (*optional, ""):
@@ -333,7 +363,8 @@ def ask_optional_models() -> None:
             (notebook,) = list_notebooks(number)
             file = f"{number}_{name or 'default'}.ipynb"
             output = paths.RESULTS / LIVE / "notebooks" / file
-            execute_notebook(notebook, output, given)
+            with links.read_in(output.parent):
+                execute_notebook(notebook, output, given)
     run_all(LIVE, list_notebooks("03", "05"))
     for name in (*optional, ""):
         run_all(LIVE, list_notebooks("07"), {"07": {"model": name}})

@@ -225,10 +225,10 @@ def test_the_default_models_do_not_include_the_optional_ones():
     given = pd.read_csv(paths.DATA / "systems.csv", keep_default_na=False).query(
         "kind == 'chat'"
     )
-    assert registry.list_optional_models() == list(
+    assert run.list_optional_models() == list(
         dict.fromkeys(given.loc[given["default"] == "no", "model"])
     )
-    assert {run.JUDGE_MODEL, *registry.list_optional_models()} <= set(
+    assert {run.JUDGE_MODEL, *run.list_optional_models()} <= set(
         loading.PACKAGED_MODELS
     ) - set(registry.list_default_models())
 
@@ -265,13 +265,14 @@ def test_a_notebook_that_fails_ends_the_run(code, message, tmp_path, results):
     assert "a" in made and "c" not in made
 
 
-def test_notebooks_run_after_those_whose_tables_they_read():
-    numbers = [run.number_of(path) for path in run.order_to_run(run.list_notebooks())]
-    assert numbers[:5] == ["01", "02", "03", "04", "05"]
-    assert numbers[-1] == "00"
-    beyond = [number for number in numbers[5:-1] if number != "A0"]
-    assert beyond == sorted(beyond)
-    assert set(numbers[5:]) - set(beyond) <= {"A0", "00"}
+def test_notebooks_run_after_those_whose_files_they_read(tmp_path):
+    every = run.list_notebooks()
+    own = tmp_path / "A9_mine.ipynb"
+    numbers = [run.number_of(path) for path in run.order_to_run([*every, own])]
+    assert sorted(numbers) == sorted([*map(run.number_of, every), "A9"])
+    assert numbers[:6] == ["01", "02", "A0", "03", "04", "05"]
+    assert numbers[-2:] == ["A9", "00"]
+    assert set(run.RUN_ORDER) == {*numbers} - {"A9"}
 
 
 def test_a_corpus_without_twins_leaves_the_veto_out(
@@ -309,3 +310,26 @@ def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
     assert [output.text for output in kept.outputs] == ["a\nb\n"] and kept.metadata == {
         "tags": ["t"]
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_place", [False, True])
+def test_links_work_where_the_executed_notebook_is_read(store_name, in_place, tmp_path):
+    notebook = tmp_path / "one.ipynb"
+    link = "[x](../docs/method.md)"
+    code = (
+        "from paraguard_utils import stores\n"
+        "from paraguard_utils.report import sentences\n"
+        f"sentences.show(stores.Store('{store_name}'), '{link}')"
+    )
+    cells = [nbformat.v4.new_markdown_cell(link), nbformat.v4.new_code_cell(code)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), notebook)
+    run.run_notebook(notebook, store_name, in_place=in_place)
+    folder = paths.RESULTS / store_name / "notebooks"
+    read_in = tmp_path if in_place else folder
+    executed = nbformat.read(folder / "one.ipynb", as_version=4)
+    prose, output = executed.cells[0].source, executed.cells[-1].outputs[0].data
+    for text in (prose, output["text/markdown"]):
+        target = text.partition("](")[2].rstrip(")")
+        assert (read_in / target).resolve() == paths.ROOT / "docs" / "method.md"
