@@ -17,6 +17,7 @@ from paraguard_lab.remedies.splits import SPLIT_NUMBERS
 from paraguard_lab.report import croissant, full_scale, numbers
 from paraguard_lab.report.compare import COMPARED_TABLES
 from paraguard_lab.run import MINUTES_TABLE
+from paraguard_lab.settings import name_remedied, name_reworded
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import UserError
 from paraguard_utils.labels import annotations
@@ -27,8 +28,6 @@ from paraguard_utils.settings import (
     TWINS,
     XSTEST,
     XSTEST_SAFE,
-    name_remedied,
-    name_reworded,
 )
 from paraguard_utils.stores import LIVE, RECORDED, Store
 
@@ -183,7 +182,7 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     # The notebooks read the public tables.
     for folder in DERIVED_FOLDERS:
         _copy(recorded.writes / folder, paths.DATA / folder, known)
-    run.run_all(RECORDED, run.list_notebooks())
+    run.run_all(RECORDED, run.list_notebooks(), in_place=True)
     for folder in DERIVED_FOLDERS:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
     figure_map = paths.FIGURES / "FIGURE_MAP.csv"

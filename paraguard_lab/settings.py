@@ -19,6 +19,22 @@ from paraguard_utils.settings import (
 )
 
 
+def name_reworded(corpus_name: str) -> str:
+    """Return the name of decisions on a corpus's rewordings, which 07 makes anew."""
+    return name_remedied(corpus_name, "reworded")
+
+
+def name_remedied(corpus_name: str, remedy: str, third: int = 0) -> str:
+    """Return the name of a remedied system's decisions on a corpus.
+
+    `third` numbers the test split, from 1; 0 stands for all of the corpus.
+    """
+    name = f"{corpus_name}--{remedy}"
+    if third:
+        name += f"--third-{third}"
+    return name
+
+
 class FollowUpSettings(StudySettings, QueryOptions):
     """Parameters of A0."""
 

@@ -22,7 +22,7 @@ _PUBLIC = {
 waits for what it does not need."""
 
 _MOVED = ("Decisions", "audit", "compare", "label_refusals")
-"""Names that `paraguard_tools` has since 1.0.0; this package hands them on until 1.1."""
+"""Names that are in `paraguard_tools` since 1.0.0, and work here until 1.1."""
 
 __all__ = ["__version__", *_PUBLIC]
 

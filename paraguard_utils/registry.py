@@ -85,8 +85,8 @@ def unknown_guard(name: str) -> str:
     known = guard_entries("panel")
     return (
         f"there is no guard {name!r}{did_you_mean(name, known)}; there are"
-        f" {', '.join(known)}; your own is module:function, refusal:MODEL, a CSV file of"
-        " scores, a YAML file, or the hub id or folder of one that data/guards.yaml"
+        f" {', '.join(known)}; your own is module:function, refusal:MODEL, a CSV file"
+        " of scores, a YAML file, or the hub id or folder of one that data/guards.yaml"
         " knows"
     )
 
@@ -109,12 +109,6 @@ def default_systems() -> pd.DataFrame:
 def list_default_models() -> list[str]:
     """Return the model names of `default_systems`."""
     return list(default_systems()["model"].unique())
-
-
-def list_optional_models() -> list[str]:
-    """Return the names of the published models that are queried on request only."""
-    chat = published_systems("chat")
-    return list(chat.loc[chat["default"] == "no", "model"].unique())
 
 
 def display_titles(names: Iterable[str]) -> list[str]:

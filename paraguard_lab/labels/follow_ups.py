@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.settings import FollowUpSettings
+from paraguard_lab.settings import FollowUpSettings, name_remedied
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
@@ -18,7 +18,6 @@ from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.schemas import Corpus, Labels, Table, Traces
-from paraguard_utils.settings import name_remedied
 from paraguard_utils.stores import CorpusFiles
 from paraguard_utils.text import replace_control
 

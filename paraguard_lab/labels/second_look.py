@@ -1,19 +1,37 @@
 """Query systems again, about rewordings of what they rejected (`docs/method.md`)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from paraguard_lab.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
+from paraguard_lab.settings import name_reworded
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels, original_ids
-from paraguard_utils.settings import FrozenParameters, QueryOptions, name_reworded
-from paraguard_utils.stores import CorpusFiles
+from paraguard_utils.settings import FrozenParameters, QueryOptions
+from paraguard_utils.stores import CorpusFiles, Store
+
+
+def list_decided_systems(
+    store: Store, corpora: Collection[str], names: Sequence[str]
+) -> list[str]:
+    """Return the systems with labels on all these corpora in a store.
+
+    If there are none, raise Missing for a file.
+    """
+    places = [CorpusFiles(store, corpus) for corpus in corpora]
+    decided = [
+        name for name in names if all(files.has("labels", name) for files in places)
+    ]
+    if not decided:
+        for files in places:
+            files.read("labels", names[0])
+    return decided
 
 
 def reask_models(

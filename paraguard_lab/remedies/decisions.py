@@ -9,19 +9,19 @@ from typing import Any
 
 import pandas as pd
 
+from paraguard_lab.labels import second_look
 from paraguard_lab.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
 from paraguard_lab.remedies import catalogue
 from paraguard_lab.remedies.catalogue import UNTOUCHED
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS, Splits
 from paraguard_lab.remedies.untouched import UntouchedSystem
-from paraguard_lab.settings import RemedySettings
+from paraguard_lab.settings import RemedySettings, name_remedied
 from paraguard_utils import registry
 from paraguard_utils.errors import Missing
-from paraguard_utils.labels import systems as chat_systems
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE, name_remedied
+from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 from paraguard_utils.stores import CorpusFiles, Store, read_meta
 
 RemedyDecisions = dict[str, dict[str, Labels]]  # labels by remedy and corpus
@@ -52,7 +52,7 @@ def find_untouched_systems(
         )
     return {
         name: UntouchedSystem(store, name, corpora, settings)
-        for name in chat_systems.list_decided_systems(store, corpora, names)
+        for name in second_look.list_decided_systems(store, corpora, names)
     }
 
 

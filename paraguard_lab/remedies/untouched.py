@@ -8,14 +8,13 @@ from functools import cached_property
 from typing import Self
 
 from paraguard_lab.remedies.splits import Split
-from paraguard_lab.settings import RemedySettings
+from paraguard_lab.settings import RemedySettings, name_remedied
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.registry import read_system_prompt
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
-from paraguard_utils.settings import name_remedied
 from paraguard_utils.stores import CorpusFiles, Store, read_meta
 
 

@@ -210,5 +210,5 @@ def read_matching_labels(
 
 
 def hash_labels(labels: Labels) -> str:
-    """Hash labels, whatever the order of rows; scores carry the hash of their labels."""
+    """Hash labels, whatever the order of rows; scores record the hash."""
     return stores.frame_hash(labels[["prompt_id", "label"]].sort_values("prompt_id"))

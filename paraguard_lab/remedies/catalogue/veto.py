@@ -22,11 +22,11 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
+from paraguard_lab.settings import name_reworded
 from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.schemas import Corpus, Labels, original_ids
-from paraguard_utils.settings import name_reworded
 
 # Isolation of the prompts of a corpus, in their order; NaN where it is not known
 Isolation = Callable[[str, Corpus], np.ndarray]
