@@ -107,7 +107,7 @@ def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_cor
     found = found.set_index("system")
     one = "smollm2-135m-instruct-q4_1--safety"
     sides = [
-        (labelling.read_decisions(store, of, one)["label"] == "reject").mean()
+        (labelling.read_decisions(files.other(of), one)["label"] == "reject").mean()
         for of in (settings.CORPUS, config.twins)
     ]
     assert found.loc[one, "apart"] == pytest.approx(sides[1] - sides[0]), (
