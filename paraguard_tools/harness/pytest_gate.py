@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paraguard_lab.core.until_sure import judge_until_sure
 from paraguard_tools.harness.requests import read_requests
 from paraguard_tools.logs import gate
 from paraguard_tools.logs.audit import audit
 from paraguard_tools.logs.decisions import Decisions, label_refusals
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.core.until_sure import judge_until_sure
 from paraguard_utils.errors import DataError
 
 Ask = Callable[[str], str]

@@ -2,21 +2,17 @@
 
 import contextlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.core import decisions, until_sure
-from paraguard_utils.core.estimates import SEED
+from paraguard_utils import paths, registry, seams, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
 from paraguard_utils.labels.preflight import print_preflight
 from paraguard_utils.models import backends, local, prompting, trace_store
-from paraguard_utils.models.backends import Backend, BackendSource
+from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.trace_store import Query
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import (
@@ -54,7 +50,8 @@ def ask_systems(
     if files.recorded:
         return AskedSystems(_read_recorded_traces(files, prompts, settings))
     if settings.stop:
-        _ask_until_sure(files, prompts, settings)
+        ask_until_sure = seams.load_extension("queries", "until_sure")
+        ask_until_sure(files, prompts, settings)
         return AskedSystems({}, complete=False)
     traces = _query_all(files, prompts, settings)
     is_whole = all(len(frame) == len(prompts) for frame in traces.values())
@@ -87,54 +84,13 @@ def _read_recorded_traces(
     return traces
 
 
-def _list_systems(sources: Sequence[BackendSource], options: QueryOptions) -> list[str]:
+def list_systems(sources: Sequence[BackendSource], options: QueryOptions) -> list[str]:
+    """Return the names of some models' systems, under each system prompt."""
     return [
         prompting.make_system_name(source.name, system_prompt)
         for source in sources
         for system_prompt in options.system_prompts
     ]
-
-
-def _ask_until_sure(
-    files: CorpusFiles, prompts: Corpus, settings: QuerySettings
-) -> None:
-    """Query clusters in random order until DR is known to exceed `stop`, or not to.
-
-    Print a line per system. What was queried is kept, so that a later run without
-    `stop` queries the rest only.
-    """
-    sources = backends.resolve_backends(settings)
-    systems = _list_systems(sources, settings)
-    print_preflight(files, len(prompts), systems, settings)
-    clusters = prompts["cluster_id"].unique()
-    order = np.random.default_rng(SEED).permutation(clusters)
-    for source in sources:
-        model = source.open(settings)
-        for system_prompt in settings.system_prompts:
-            query = Query(
-                files,
-                prompts,
-                system_prompt,
-                prompting.Decoding(settings.max_new_tokens),
-                settings.batch,
-                trial=True,
-            )
-            decide = partial(_decide_clusters, model=model, query=query)
-            verdict = until_sure.judge_until_sure(order, decide, settings.stop)
-            system = prompting.make_system_name(model.name, system_prompt)
-            print(f"{system}: {verdict.line}")
-
-
-def _decide_clusters(
-    clusters: np.ndarray, model: Backend, query: Query
-) -> pd.DataFrame:
-    """Query some clusters, and return their prompts with a column `refused`."""
-    is_chosen = query.prompts["cluster_id"].isin(clusters)
-    prompts = query.prompts[is_chosen]
-    traces = trace_store.query_model(model, replace(query, prompts=prompts))
-    labels = labelling.label_answers(traces, prompts)
-    refused = decisions.as_refused(labels["label"], blocked=False)
-    return prompts.assign(refused=refused)
 
 
 def _query_all(
@@ -158,7 +114,7 @@ def _query_all(
     # Every name is resolved before the first, expensive, load.
     sources = backends.resolve_backends(settings)
     kind = "labels" if labels_only else "traces"
-    systems = _list_systems(sources, settings)
+    systems = list_systems(sources, settings)
     print_preflight(files, len(prompts), systems, settings, kind)
     kept: dict[str, pd.DataFrame] = {}
     for source in sources:
@@ -328,23 +284,6 @@ def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str
         names = [name for name in names if models.get(name, model) == model]
     under_safety = [name for name in names if name.endswith("--safety")]
     return (under_safety or list(names))[0]
-
-
-def list_decided_systems(
-    store: Store, corpora: Collection[str], names: Sequence[str]
-) -> list[str]:
-    """Return the systems with labels on all these corpora in a store.
-
-    If there are none, raise Missing for a file.
-    """
-    places = [CorpusFiles(store, corpus) for corpus in corpora]
-    decided = [
-        name for name in names if all(files.has("labels", name) for files in places)
-    ]
-    if not decided:
-        for files in places:
-            files.read("labels", names[0])
-    return decided
 
 
 def list_systems_to_score(

@@ -10,10 +10,10 @@ import sys
 import pandas as pd
 import pytest
 
+from paraguard_lab.core import until_sure
 from paraguard_tools.harness.pytest_gate import Asked, Gate
 from paraguard_tools.harness.requests import read_requests
 from paraguard_utils import paths
-from paraguard_utils.core import until_sure
 from paraguard_utils.errors import DataError
 
 SORRY = "I'm sorry, but I can't help with that."

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from paraguard_utils.core import disagreement, until_sure
+from paraguard_lab.core import until_sure
+from paraguard_utils.core import disagreement
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.labels import systems
 from paraguard_utils.settings import QuerySettings, check_settings
@@ -65,9 +66,7 @@ def test_looking_again_and_again_errs_seldom_and_saves_half():
         for _ in range(200):
             decided = drawn(rng, 200, 0.5, np.sin(np.pi / 2 * (1 - ratio)))
             for asked in range(10, 201, 10):
-                _, low, high = until_sure.disagreement_so_far(
-                    decided.head(asked), 200
-                )
+                _, low, high = until_sure.disagreement_so_far(decided.head(asked), 200)
                 if low > 0.8 or high <= 0.8:
                     break
             ends.append((low > 0.8, high <= 0.8, asked))
