@@ -418,13 +418,13 @@ FAULTS = [
     ),
     Fault(
         "effects.estimate_effects",
-        "clusters.share(ids, answered)",
-        "clusters.share(ids[scored], answered[scored])",
+        "clusters.share(ids, (accepted & on_topic).to_numpy())",
+        "clusters.share(ids[benign.is_scored], (accepted & on_topic)[benign.is_scored])",
     ),
     Fault(
-        "effects.compare_with_control",
-        "average_estimates(tuned) - average_estimates(control)",
-        "average_estimates(control) - average_estimates(tuned)",
+        "verdicts.compare_with_control",
+        "average_estimates(tuned) - average_estimates(controls)",
+        "average_estimates(controls) - average_estimates(tuned)",
     ),
     Fault(
         "parts.Parts",

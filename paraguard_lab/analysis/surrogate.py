@@ -1,6 +1,6 @@
 """Complete the traces of a server that returns a part, by another model's.
 
-The method is in `docs/method.md`, Black-box proxies.
+The method defines it (`docs/method.md`, Black-box proxies).
 """
 
 from collections.abc import Container, Sequence
