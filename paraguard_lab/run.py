@@ -1,7 +1,7 @@
 """Run notebooks with papermill, from top to bottom.
 
 Each notebook reads what the earlier ones of the same run wrote. A live run asks models;
-a run from the record (`stores.rebuild`) reads traces, labels, guard scores and inputs
+a run from the record (`rebuild`) reads traces, labels, guard scores and inputs
 from `data/`, and makes everything else anew.
 """
 
@@ -9,8 +9,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,7 +52,9 @@ RESUMING = (
 BUILDING = ("01", "A2")
 """Notebooks that build a corpus; they run only where they are named."""
 
-RUN_ORDER = tuple("01 02 A0 03 04 05 A4 06 07 A1 A2 A3 00".split())
+RUN_ORDER = tuple(
+    ["01", "02", "A0", "03", "04", "05", "A4", "06", "07", "A1", "A2", "A3", "00"]
+)
 """Numbers of the notebooks, each after those whose files it reads."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers
@@ -148,6 +150,23 @@ def _rewrite_links(executed: Path) -> None:
     nbformat.write(notebook, executed)
 
 
+@contextmanager
+def rebuild() -> Iterator[None]:
+    """Inside a `with` block, let the recorded store read what it has itself written.
+
+    Derived files (pairs, scores, tables) written to `results/recorded/` since the block
+    began are read from there, by this process and the kernels that it starts. All other
+    files are read from `data/`, as without a rebuild.
+    """
+    marker = paths.RESULTS / RECORDED / ".rebuild"
+    stores.write_text(marker, "")
+    os.environ[stores.REBUILD_START] = str(marker.stat().st_mtime_ns)
+    try:
+        yield
+    finally:
+        del os.environ[stores.REBUILD_START]
+
+
 def run_notebook(
     notebook: Path,
     store_name: str,
@@ -181,12 +200,12 @@ def run_all(
     """Run notebooks one after another until one fails; return the minutes of each.
 
     `parameters` are by the number of the notebook. They run in `order_to_run`; from the
-    record, they rebuild what they derive from it (`stores.rebuild`). `in_place` is that
+    record, they rebuild what they derive from it (`rebuild`). `in_place` is that
     of `run_notebook`.
     """
     by_number = parameters or {}
     minutes = {}
-    with stores.rebuild() if store_name == RECORDED else nullcontext():
+    with rebuild() if store_name == RECORDED else nullcontext():
         for notebook in order_to_run(chosen):
             given = by_number.get(number_of(notebook))
             minutes[notebook.stem] = run_notebook(notebook, store_name, given, in_place)

@@ -323,13 +323,14 @@ def test_links_work_where_the_executed_notebook_is_read(store_name, in_place, tm
         f"sentences.show(stores.Store('{store_name}'), '{link}')"
     )
     cells = [nbformat.v4.new_markdown_cell(link), nbformat.v4.new_code_cell(code)]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), notebook)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(made, notebook)
     run.run_notebook(notebook, store_name, in_place=in_place)
     folder = paths.RESULTS / store_name / "notebooks"
     read_in = tmp_path if in_place else folder
     executed = nbformat.read(folder / "one.ipynb", as_version=4)
-    prose, output = executed.cells[0].source, executed.cells[-1].outputs[0].data
-    for text in (prose, output["text/markdown"]):
+    prose, cell = executed.cells[-2:]  # parameters are put before them
+    for text in (prose.source, cell.outputs[0].data["text/markdown"]):
         target = text.partition("](")[2].rstrip(")")
         assert (read_in / target).resolve() == paths.ROOT / "docs" / "method.md"
