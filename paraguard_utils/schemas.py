@@ -240,14 +240,6 @@ else:
 # that labels passed for scores are an error before anything runs.
 
 
-COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
-
-
-def original_ids(prompt_ids: pd.Series) -> pd.Series:
-    """Return the ids of the prompts behind copies."""
-    return prompt_ids.str.replace(rf"{COPY_SEPARATOR}\d+$", "", regex=True)
-
-
 def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
     """Return a frame's rows of some prompts, in their order."""
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()

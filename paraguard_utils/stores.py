@@ -13,8 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -78,23 +77,6 @@ KINDS = {
 REBUILD_START = "PARAGUARD_REBUILD_START"
 """Environment variable of a rebuild and its kernels: when it began, in nanoseconds by
 the clock of the file system."""
-
-
-@contextmanager
-def rebuild() -> Iterator[None]:
-    """Inside a `with` block, let the recorded store read what it has itself written.
-
-    Derived files (pairs, scores, tables) written to `results/recorded/` since the block
-    began are read from there, by this process and the kernels that it starts. All other
-    files are read from `data/`, as without a rebuild.
-    """
-    marker = paths.RESULTS / RECORDED / ".rebuild"
-    write_text(marker, "")
-    os.environ[REBUILD_START] = str(marker.stat().st_mtime_ns)
-    try:
-        yield
-    finally:
-        del os.environ[REBUILD_START]
 
 
 def _is_of_this_rebuild(path: Path) -> bool:

@@ -6,11 +6,16 @@ import pandas as pd
 
 from paraguard_lab.corpus import paraphrase
 from paraguard_utils.core.words import jaccard, split_words
-from paraguard_utils.schemas import COPY_SEPARATOR
 from paraguard_utils.settings import Gates
 from paraguard_utils.text import content_words
 
+COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
 MAX_REWORDINGS = 3  # rewordings of a prompt, at most; each costs a query
+
+
+def original_ids(prompt_ids: pd.Series) -> pd.Series:
+    """Return the ids of the prompts behind copies."""
+    return prompt_ids.str.replace(rf"{COPY_SEPARATOR}\d+$", "", regex=True)
 
 
 def reword_prompts(prompts: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.corpus.reword import original_ids
 from paraguard_lab.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
 from paraguard_lab.settings import name_reworded
 from paraguard_utils import paths
@@ -12,7 +13,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, prompting, trace_store
-from paraguard_utils.schemas import Corpus, Labels, original_ids
+from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.settings import FrozenParameters, QueryOptions
 from paraguard_utils.stores import CorpusFiles, Store
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from paraguard_lab.corpus.reword import original_ids
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
@@ -15,7 +16,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.models.prompting import Decoding, PromptContext
-from paraguard_utils.schemas import Corpus, Labels, Traces, original_ids, select_prompts
+from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.stores import CorpusFiles, read_meta
 
 

@@ -33,7 +33,7 @@ def test_a_rebuild_reads_what_it_has_written_and_nothing_older(results):
     assert in_data["scores"].is_relative_to(paths.DATA)
     older = write(recorded, "tables", "wording")
     os.utime(older, (1, 1))
-    with stores.rebuild():
+    with run.rebuild():
         assert recorded.path("scores", *name) == in_data["scores"]
         scores = write(recorded, "scores", *name)
         write(recorded, "labels", *name)  # as 05 does

@@ -5,6 +5,7 @@ rewordings vote (ours).
 from functools import partial
 
 from paraguard_lab.corpus import reword
+from paraguard_lab.corpus.reword import COPY_SEPARATOR
 from paraguard_lab.remedies.asking import vote_by_majority
 from paraguard_lab.remedies.contract import (
     RemediedSystem,
@@ -12,7 +13,7 @@ from paraguard_lab.remedies.contract import (
     Split,
     UntouchedSystem,
 )
-from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
+from paraguard_utils.schemas import Corpus, Labels
 
 # Name of the answers to all rewordings, which several remedies share
 REWORDINGS_FOLDER = "rewordings"

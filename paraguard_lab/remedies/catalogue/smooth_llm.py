@@ -5,6 +5,7 @@ import string
 
 import numpy as np
 
+from paraguard_lab.corpus.reword import COPY_SEPARATOR
 from paraguard_lab.remedies.asking import vote_by_majority
 from paraguard_lab.remedies.contract import (
     RemediedSystem,
@@ -13,7 +14,7 @@ from paraguard_lab.remedies.contract import (
     UntouchedSystem,
 )
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.schemas import COPY_SEPARATOR, Corpus, Labels
+from paraguard_utils.schemas import Corpus, Labels
 
 N_COPIES = 3  # of a prompt; the paper has up to 10
 SWAPPED_SHARE = 0.1  # share of characters that is swapped (the paper's)

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from paraguard_lab.analysis.veto import IDEAL_VETO, VETO_THRESHOLDS
+from paraguard_lab.corpus.reword import original_ids
 from paraguard_lab.labels.second_look import share_accepted
 from paraguard_lab.remedies import first_token
 from paraguard_lab.remedies.catalogue.rewordings import (
@@ -26,7 +27,7 @@ from paraguard_lab.settings import name_reworded
 from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
-from paraguard_utils.schemas import Corpus, Labels, original_ids
+from paraguard_utils.schemas import Corpus, Labels
 
 # Isolation of the prompts of a corpus, in their order; NaN where it is not known
 Isolation = Callable[[str, Corpus], np.ndarray]
