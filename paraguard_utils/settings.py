@@ -10,16 +10,18 @@ at the notebook's own names.
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Literal, NoReturn, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import pandas as pd
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    field_validator,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -52,7 +54,6 @@ RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
 FILE_SCHEME = "file:"  # of a base_url that is a folder of request files
 MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write
 SERVED_PREFIX = "openai/"  # begins the name of a model or guard behind a server
-ADDRESS_PATTERN = r"^((https?|file)://\S+)?$"  # of a server, or a folder of requests
 
 Labeller: TypeAlias = Literal[
     "combined", "full", "policy", "fluent", "aside", "cues", "judge"
@@ -67,6 +68,48 @@ RENAMED = {
 """Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
 
 _IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+
+
+def _fail(name: str, problem: str) -> NoReturn:
+    raise SettingsError(f"parameter {name!r}: {problem}") from None
+
+
+def _check_address(value: object, field: ValidationInfo) -> object:
+    """Return a server's address; SettingsError if it is none or holds a secret.
+
+    Notebooks and messages would repeat a secret.
+    """
+    name = str(field.field_name)
+    url = str(value or "")
+    if url.startswith("file://"):
+        return value
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        _fail(name, "it is no address; give one like http://127.0.0.1:8000/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        _fail(
+            name,
+            "it holds a user, a password or a query, which would be written down; give"
+            " the address alone, and the key in OPENAI_API_KEY",
+        )
+    return value
+
+
+Address: TypeAlias = Annotated[
+    str, Field(pattern=r"^((https?|file)://\S+)?$"), BeforeValidator(_check_address)
+]
+"""The address of a server, or a folder of requests; "" for none."""
+
+
+def _check_system_prompt(name: str) -> str:
+    registry.read_system_prompt(name)
+    return name
+
+
+SystemPromptName: TypeAlias = Annotated[str, AfterValidator(_check_system_prompt)]
+"""The name of a committed system prompt."""
 
 
 class FrozenParameters(BaseModel):
@@ -127,16 +170,11 @@ class ComputeOptions(FrozenParameters):
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{RAY_DEVICE})$")
     batch: int = Field(64, ge=1, le=4096)
-    base_url: str = Field("", pattern=ADDRESS_PATTERN)
+    base_url: Address = ""
 
     def names_served(self) -> bool:
         """Return whether the parameters name something behind the server."""
         return False
-
-    @field_validator("base_url", mode="before")
-    @classmethod
-    def _base_url_is_an_address(cls, value: object) -> object:
-        return check_address("base_url", value)
 
     @model_validator(mode="after")
     def _server_is_used(self) -> Self:
@@ -163,7 +201,7 @@ class QueryOptions(ComputeOptions):
     """How models are queried: which, under which system prompts, for how long."""
 
     model: str = ""
-    system_prompts: list[str] = []
+    system_prompts: list[SystemPromptName] = []
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     concurrency: int = Field(16, ge=1, le=1024)
@@ -174,11 +212,9 @@ class QueryOptions(ComputeOptions):
         return bool(self.model)
 
     @model_validator(mode="after")
-    def _system_prompts_exist(self) -> Self:
+    def _some_system_prompt_is_named(self) -> Self:
         if "system_prompts" in self.model_fields_set and not self.system_prompts:
             raise SettingsError("parameter 'system_prompts' names nothing")
-        for name in self.system_prompts:
-            registry.read_system_prompt(name)
         return self
 
 
@@ -327,7 +363,7 @@ class CorpusSettings(BuildSettings, QueryOptions):
     candidates: str = ""
     samples: int = Field(8, ge=1, le=64)
     intent_judge: str = ""
-    judge_base_url: str = Field("", pattern=ADDRESS_PATTERN)
+    judge_base_url: Address = ""
 
     @property
     def writer(self) -> str:
@@ -339,11 +375,6 @@ class CorpusSettings(BuildSettings, QueryOptions):
     def names_served(self) -> bool:
         """Return whether a model is to write candidates."""
         return bool(self.writer or self.model)
-
-    @field_validator("judge_base_url", mode="before")
-    @classmethod
-    def _judge_base_url_is_an_address(cls, value: object) -> object:
-        return check_address("judge_base_url", value)
 
     @model_validator(mode="after")
     def _models_are_named(self) -> Self:
@@ -364,7 +395,7 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
     limit: int = Field(0, ge=0)
     stop: float = Field(0.0, ge=0)
     shard: str = Field("", pattern=r"^([1-9]\d*/[1-9]\d*)?$")
-    twins_system_prompts: list[str] = []
+    twins_system_prompts: list[SystemPromptName] = []
 
     def parts(self) -> Shard:
         """Return the shard as (i, n), counted from 1; `WHOLE` if there is none."""
@@ -395,12 +426,6 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         number, shards = self.parts()
         if number > shards:
             _fail("shard", f"there is no part {number} of {shards}; count from 1")
-        return self
-
-    @model_validator(mode="after")
-    def _twins_system_prompts_exist(self) -> Self:
-        for name in self.twins_system_prompts:
-            registry.read_system_prompt(name)
         return self
 
 
@@ -493,32 +518,6 @@ def end_notebook(message: str = "") -> NoReturn:
     if message:
         print(message, file=sys.stderr)
     raise SystemExit(0)
-
-
-def check_address(name: str, value: object) -> object:
-    """Return a server's address; SettingsError if it is none or holds a secret.
-
-    Notebooks and messages would repeat a secret.
-    """
-    url = str(value or "")
-    if url.startswith("file://"):
-        return value
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        _fail(name, "it is no address; give one like http://127.0.0.1:8000/v1")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        _fail(
-            name,
-            "it holds a user, a password or a query, which would be written down; give"
-            " the address alone, and the key in OPENAI_API_KEY",
-        )
-    return value
-
-
-def _fail(name: str, problem: str) -> NoReturn:
-    raise SettingsError(f"parameter {name!r}: {problem}") from None
 
 
 def _in_words(error: ErrorDetails) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis.sensitivity import NEIGHBOUR_DIMENSIONS
+from paraguard_lab.report.tables import too_few_for_excess
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.registry import display_titles
@@ -39,7 +40,7 @@ def judge_excess(table: Table) -> list[str]:
         left = locate_intervals(table, "excess_equal_contrast")
         is_explained = (sides == "above") & ~np.isin(left, ["above", "undefined"])
         verdicts[is_explained] = "separable by wording"
-    too_few = tables.too_few_for_excess(table)
+    too_few = too_few_for_excess(table)
     return list(np.where(too_few, "too few to judge", verdicts))
 
 
@@ -77,7 +78,7 @@ def list_differences(between: Table, table: Table, measure: str) -> Table:
 
 def _judge_differences(between: Table, table: Table) -> pd.DataFrame:
     """Return the differences that can be judged, and whether they `differ`."""
-    too_few = set(table.loc[tables.too_few_for_excess(table), "system"])
+    too_few = set(table.loc[too_few_for_excess(table), "system"])
     too_few_for_dr = set(table.loc[table["too_few_for_dr"], "system"])
     first = between["first"]
     second = between["second"]

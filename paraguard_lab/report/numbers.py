@@ -18,6 +18,7 @@ from paraguard_lab.analysis import predictions, sensitivity, veto
 from paraguard_lab.corpus import fidelity
 from paraguard_lab.corpus.twins import measure_twin_auc
 from paraguard_lab.report.costs import query_cost
+from paraguard_lab.report.tables import too_few_for_excess
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.wording import LOW_OVERLAP
@@ -102,7 +103,7 @@ def _judged(store: Store) -> pd.DataFrame:
     floors = store.read("tables", "table1_floors")
     table = store.read("tables", "table1_systems")
     table = table.merge(floors, on=["system", "interpretation"])
-    return table[~tables.too_few_for_excess(table)]
+    return table[~too_few_for_excess(table)]
 
 
 def _twins(store: Store, name: str) -> pd.DataFrame:
