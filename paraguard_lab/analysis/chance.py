@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
@@ -31,9 +30,18 @@ N_LABEL_PERMUTATIONS = 999
 
 
 def describe_wording(system: System) -> pd.DataFrame:
-    """Return cluster_id, length and ppl of each prompt, indexed by prompt_id.
+    """Describe the length and the perplexity of each prompt.
 
-    length is ln tokens of the user's own words, and ppl is ln of their perplexity.
+    Parameters
+    ----------
+    system : System
+        With traces.
+
+    Returns
+    -------
+    DataFrame
+        By prompt_id: cluster_id; length, ln tokens of the user's own words; ppl, ln of
+        their perplexity.
     """
     wording = pd.DataFrame(
         {
@@ -46,10 +54,20 @@ def describe_wording(system: System) -> pd.DataFrame:
 
 
 def add_matching_columns(pairs: pd.DataFrame, wording: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns on which pairs are matched to a pairs frame.
+    """Add the columns on which pairs are matched.
 
-    They are cluster_id (of the centre), length and contrast: the absolute differences
-    of length and ppl, which `describe_wording` returns.
+    Parameters
+    ----------
+    pairs : DataFrame
+        A pairs file.
+    wording : DataFrame
+        From `describe_wording`.
+
+    Returns
+    -------
+    DataFrame
+        The pairs with cluster_id (of the centre), length and contrast: the absolute
+        differences of length and ppl.
     """
     centre = wording.loc[pairs["centre_id"]].reset_index(drop=True)
     neighbour = wording.loc[pairs["neighbour_id"]].reset_index(drop=True)
@@ -162,16 +180,30 @@ def matched_excess(
 def excess_at_equal_contrast(
     clusters: ClusterBootstrap,
     pairs: pd.DataFrame,
-    values: ArrayLike,
-    contrast: ArrayLike,
+    values: np.ndarray | pd.Series,
+    contrast: np.ndarray | pd.Series,
 ) -> Estimate:
     """Estimate the primary excess among pairs of equal perplexity contrast (ours).
 
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    pairs : DataFrame
+        cluster_id and centre_label of each pair.
+    values, contrast : numpy.ndarray or Series of float, shape (pairs,)
+
+    Returns
+    -------
+    Estimate
+        NaN if no cluster has both kinds of pairs, or if the contrast alone determines
+        which pairs are rejected.
+
+    Notes
+    -----
     It is the coefficient of "rejected" in a weighted regression inside clusters on
     "rejected" and the contrast, as 1 - exp(-contrast) and in `N_CONTRAST_BINS` bins,
     which are the same in every resample. The coefficient of "rejected" alone would be
-    `confusion.estimate_excess`. The estimate is NaN if the contrast alone determines
-    which pairs are rejected.
+    `confusion.estimate_excess`.
     """
     rejected = _is_rejected(pairs)
     code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()

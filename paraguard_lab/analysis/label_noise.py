@@ -19,9 +19,18 @@ from paraguard_utils.schemas import Table
 def correct_rates(systems: Iterable[System], annotated: pd.DataFrame) -> Table:
     """Correct the rates of all systems of which answers were read.
 
-    `annotated` comes from `annotations.join_annotations`. Columns: system, noisy;
-    frr_labelled and dr_labelled; with intervals frr, dr and usable, the share of
-    prompts with a usable answer.
+    Parameters
+    ----------
+    systems : iterable of System
+    annotated : DataFrame
+        From `annotations.join_annotations`.
+
+    Returns
+    -------
+    Table
+        A row for each system that has annotations: system, noisy; frr_labelled and
+        dr_labelled; with intervals frr, dr and usable, the share of prompts with a
+        usable answer.
     """
     measured = compare_with_annotations(annotated).set_index("system")
     rows = []

@@ -39,10 +39,20 @@ def read_predictions() -> Table:
 def judge_interval(
     low: float, high: float, least: float = -np.inf, most: float = np.inf
 ) -> str:
-    """Return whether a prediction `holds`, `fails` or is `undecided`.
+    """Judge a prediction by an interval.
 
-    It holds if the whole interval lies between the two limits, and fails if the whole
-    interval lies on the other side of one of them.
+    Parameters
+    ----------
+    low, high : float
+        The ends of the interval.
+    least, most : float
+        The limits of the prediction.
+
+    Returns
+    -------
+    {"holds", "fails", "undecided"}
+        It holds if the whole interval lies between the two limits, and fails if the
+        whole interval lies on the other side of one of them.
     """
     if not np.isfinite([low, high]).all():
         return "undecided"
@@ -54,13 +64,21 @@ def judge_interval(
 
 
 def judge_predictions(tables: Mapping[str, Table]) -> Table:
-    """Judge the predictions about some tables, given by their names in the file.
+    """Judge the predictions about some tables.
 
-    Tables for 1 to 8 are from `prediction_tables`, rows for 18 from
-    `remedies.effects.compare_with_control`. An empty table is passed over. Columns:
-    number; about, of `SUBJECT_COLUMNS`; measure; value with its interval; verdict
-    (`judge_interval`, or `too_few`). A measure without an interval is judged by its
-    value.
+    Parameters
+    ----------
+    tables : mapping of str to Table
+        By their names in the file. Tables for 1 to 8 are from `prediction_tables`, rows
+        for 18 from `remedies.effects.compare_with_control`. An empty table is passed
+        over.
+
+    Returns
+    -------
+    Table
+        number; about, of `SUBJECT_COLUMNS`; measure; value with its interval; verdict
+        (`judge_interval`, or `too_few`). A measure without an interval is judged by its
+        value.
     """
     judged = [pd.DataFrame(columns=["place", *VERDICT_COLUMNS])]
     for prediction in read_predictions().itertuples():
@@ -124,13 +142,21 @@ SEEN_MODELS = ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m
 def known_truth_effects(simulations: Table) -> Table:
     """Compare what meaning, the refusal rate and wording change in each measure.
 
-    `simulations` has wording, frr, correlation, measure, mean, low, high. Columns:
-    measure; meaning, the mean at the highest latent correlation minus that at 0, at
-    `USUAL_REFUSAL_RATE` with wording left to chance; chance, half the mean width of the
-    range that 95 % of simulations lie in; frr, the mean distance between the highest
-    and the lowest of the refusal rates; perplexity and length, how far means lie from
-    those of chance if that decides the wording. All but meaning are shares of the size
-    of meaning; NaN if meaning changes the measure by less than chance does.
+    Parameters
+    ----------
+    simulations : Table
+        wording, frr, correlation, measure, mean, low, high.
+
+    Returns
+    -------
+    Table
+        measure; meaning, the mean at the highest latent correlation minus that at 0, at
+        `USUAL_REFUSAL_RATE` with wording left to chance; chance, half the mean width of
+        the range that 95 % of simulations lie in; frr, the mean distance between the
+        highest and the lowest of the refusal rates; perplexity and length, how far
+        means lie from those of chance if that decides the wording. All but meaning are
+        shares of the size of meaning; NaN if meaning changes the measure by less than
+        chance does.
     """
     rows = []
     for measure in MEASURE_TITLES:
@@ -161,10 +187,18 @@ def known_truth_effects(simulations: Table) -> Table:
 def noise_response(task: Table) -> Table:
     """Count the systems in which a measure follows noise and the overlap of classes.
 
-    `task` has system, overlap ("none", "quarter", "half"), noise (in the decisions) and
-    the measures. Columns: measure; systems; rises_noise, the systems in which it rises
-    at every step of noise (agreement: falls); lowest and highest change from no noise
-    to the most, `noise_low` and `noise_high`; the same for overlap, without noise.
+    Parameters
+    ----------
+    task : Table
+        system, overlap ("none", "quarter", "half"), noise (in the decisions) and the
+        measures.
+
+    Returns
+    -------
+    Table
+        measure; systems; rises_noise, the systems in which it rises at every step of
+        noise (agreement: falls); lowest and highest change from no noise to the most,
+        `noise_low` and `noise_high`; the same for overlap, without noise.
     """
     order = pd.Categorical(task["overlap"], ["none", "quarter", "half"])
     task = task.assign(overlap=order)
@@ -191,12 +225,21 @@ def noise_response(task: Table) -> Table:
 def prediction_tables(tables: Mapping[str, Table], corpus: str) -> dict[str, Table]:
     """Return the tables that predictions 1 to 8 are judged by (`judge_predictions`).
 
-    `tables` holds table1_systems, variance, validity, table1_differences and
-    floor_differences (of the excess over the matched floor); `corpus` is a name. Each
-    table gets seen: the model is one of `SEEN_MODELS`, and the corpus the project's.
-    table1_differences holds those of the floors too, only those between system prompts
-    of one model, and frr_apart, the distance of their FRR, and too_few_for_dr: one of
-    them has too few refusals for a DR.
+    Parameters
+    ----------
+    tables : mapping of str to Table
+        table1_systems, variance, validity, table1_differences and floor_differences (of
+        the excess over the matched floor).
+    corpus : str
+        Its name.
+
+    Returns
+    -------
+    dict of str to Table
+        Each has seen: the model is one of `SEEN_MODELS`, and the corpus the project's.
+        table1_differences holds those of the floors too, only those between system
+        prompts of one model, and frr_apart, the distance of their FRR, and
+        too_few_for_dr: one of them has too few refusals for a DR.
     """
     names = ("table1_systems", "variance", "validity")
     made = {name: tables[name] for name in names}

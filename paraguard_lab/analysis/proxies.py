@@ -282,7 +282,8 @@ def _order_pairs(group: list[SurrogateComparison], measure: str) -> pd.DataFrame
     """Order every two systems with own signals and at the setting.
 
     Columns: own and other, the sign of the difference; own_clear and other_clear, the
-    same but 0 if the order is not clear; surrogate and model, whether both share it.
+    same but 0 if the order is not clear; surrogate and model, whether both share the
+    model.
     """
     by_system = {comparison.system: comparison for comparison in group}
     estimates = {
@@ -293,8 +294,9 @@ def _order_pairs(group: list[SurrogateComparison], measure: str) -> pd.DataFrame
     higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     rows = []
     for first, second in higher.index:
-        row = {
-            "surrogate": by_system[first].surrogate == by_system[second].surrogate,
+        surrogates = [by_system[name].surrogate for name in (first, second)]
+        row: dict[str, Any] = {
+            "surrogate": len(set(map(model_of_system, surrogates))) == 1,
             "model": model_of_system(first) == model_of_system(second),
         }
         for side, systems in estimates.items():

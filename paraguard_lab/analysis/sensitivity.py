@@ -106,7 +106,23 @@ def encoder_drifts(
 ) -> np.ndarray:
     """Return Drift of pairs of texts in the encoder's space.
 
-    A live store computes and keeps what it lacks; a recorded one raises Missing.
+    A live store computes and keeps what it lacks.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+    first, second : sequence of str
+        n texts each.
+
+    Returns
+    -------
+    numpy.ndarray of float, shape (n,)
+        In [0, 1].
+
+    Raises
+    ------
+    Missing
+        A recorded store lacks a pair.
     """
     known = _read_encoder_drifts(files)
     keys = []
@@ -138,7 +154,7 @@ def encoder_drifts(
 
 def _read_encoder_drifts(files: CorpusFiles) -> dict[tuple[str, str], float]:
     """Read the record's and this store's own, so that what is promoted holds both."""
-    known = {}
+    known: dict[tuple[str, str], float] = {}
     for name in dict.fromkeys((stores.RECORDED, files.store.name)):
         place = CorpusFiles(stores.Store(name), files.name)
         if place.has("drifts", encoder.ENCODER_NAME):
@@ -205,8 +221,20 @@ def mark_used_pairs(
 ) -> np.ndarray:
     """Mark the pairs CI averages over.
 
-    They are the k nearest of a scope ("corpus" or "own cluster") that are at least
-    theta similar.
+    Parameters
+    ----------
+    pairs : DataFrame
+        From `prepare_pairs`.
+    k : int
+        So many nearest neighbours are used,
+    theta : float
+        if they are at least this similar.
+    scope : {"corpus", "own cluster"}
+        Where neighbours are looked for.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (pairs,)
     """
     rank = pairs["rank"] if scope == "corpus" else pairs["own_rank"]
     is_near = rank.le(k).fillna(False).to_numpy(bool)
@@ -216,9 +244,20 @@ def mark_used_pairs(
 def ci_of_rejections(
     pairs: pd.DataFrame, scores: np.ndarray, used: np.ndarray
 ) -> pd.Series:
-    """Average the scores of each rejection's used pairs: CI, indexed by cluster_id.
+    """Average the scores of each rejection's used pairs.
 
-    Rejections without such pairs have no CI.
+    Parameters
+    ----------
+    pairs : DataFrame
+        From `prepare_pairs`.
+    scores : numpy.ndarray of float, shape (pairs,)
+    used : numpy.ndarray of bool, shape (pairs,)
+        From `mark_used_pairs`.
+
+    Returns
+    -------
+    Series
+        CI of the rejections that have such pairs, by cluster_id.
     """
     used = used & pairs["rejected"].to_numpy()
     rows = pd.DataFrame(
@@ -284,8 +323,17 @@ def vary_settings(
 ) -> EstimatesBySetting:
     """Estimate every system under every setting but the labeller's.
 
-    `pairs` are by system, from `pairs_for_settings`. Estimates are those of
-    `estimate_confusion`, and the primary excess if the setting can change it.
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    pairs : mapping of str to DataFrame
+        By system, from `pairs_for_settings`.
+
+    Returns
+    -------
+    dict
+        By dimension, setting and system: n, the estimates of `estimate_confusion`, and
+        the primary excess if the setting can change it.
     """
     estimates: EstimatesBySetting = {}
     for system, frame in pairs.items():
@@ -318,8 +366,17 @@ def vary_labeller(
 ) -> dict[str, dict[str, SettingEstimates]]:
     """Estimate every system under each labeller, in the interpretation `relative`.
 
-    Estimates are by labeller, system and measure. A system that was not judged has none
-    of the judge's, and one of which a provider stopped nothing none of `aside`.
+    Parameters
+    ----------
+    files : CorpusFiles
+    systems : iterable of System
+        With traces and tokens.
+
+    Returns
+    -------
+    dict
+        By labeller, system and measure. A system that was not judged has no estimates
+        of `judge`, and one of which a provider stopped nothing has none of `aside`.
     """
     estimates: dict[str, dict[str, SettingEstimates]] = {}
     for labeller in labelling.LABELLERS:
@@ -346,9 +403,13 @@ def vary_labeller(
 
 
 def sensitivity_table(estimates: EstimatesBySetting) -> Table:
-    """Tabulate estimates: a row for each dimension, setting and system.
+    """Tabulate the estimates of `vary_settings` and `vary_labeller`.
 
-    Columns: dimension, setting, system, n (rejections), and measures with intervals.
+    Returns
+    -------
+    Table
+        A row for each dimension, setting and system: dimension, setting, system, n
+        (rejections), and measures with intervals.
     """
     rows = []
     for dimension, settings in estimates.items():

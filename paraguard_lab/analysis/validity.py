@@ -61,8 +61,20 @@ def ci_without_held_out(
 ) -> np.ndarray:
     """Compute CI(r) over the k nearest accepted prompts without the one held out.
 
-    `held` is from `pair_held_out`, and `pairs` has k + 1 neighbours. NaN if none is
-    left.
+    Parameters
+    ----------
+    held : DataFrame
+        From `pair_held_out`.
+    pairs : Pairs
+        With k + 1 neighbours.
+    interpretation : str
+        Of the PPL contrast.
+    k : int
+
+    Returns
+    -------
+    numpy.ndarray of float, shape (held,)
+        NaN if no neighbour is left.
     """
     near = pairs[(pairs["centre_label"] == "reject") & signals.is_ranked(pairs, k + 1)]
     near = near.assign(score=signals.score_pairs(near, interpretation=interpretation))
@@ -257,10 +269,19 @@ def compare_wording_halves(system: System) -> Table:
 def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
     """Compute the latent correlation at which a refusal rate has a DR.
 
-    It is in [0, 1]: 0 where DR is at least 1, NaN where DR is. Two prompts of a cluster
-    are decided differently with probability 4 T(probit, a), where T is Owen's (Annals
-    of Mathematical Statistics 27, 1956). `latent.latent_correlation` fits the same
-    model by maximum likelihood, which is too slow for every resample.
+    Two prompts of a cluster are decided differently with probability 4 T(probit, a),
+    where T is Owen's (Annals of Mathematical Statistics 27, 1956).
+    `latent.latent_correlation` fits the same model by maximum likelihood, which is too
+    slow for every resample.
+
+    Parameters
+    ----------
+    rate, dr : array-like of float, shape (n,)
+
+    Returns
+    -------
+    numpy.ndarray of float, shape (n,)
+        In [0, 1]: 0 where DR is at least 1, NaN where DR is.
     """
     rate = np.asarray(rate, float)
     threshold = special.ndtri(rate)
@@ -334,9 +355,17 @@ def _value_and_draws(system: System) -> dict[str, np.ndarray]:
 
 
 def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
-    """Estimate Spearman's rho of two measures over systems; NaN if all are equal.
+    """Estimate Spearman's rho of two measures over systems.
 
-    `x` and `y` hold an array for each system: the value followed by the draws.
+    Parameters
+    ----------
+    x, y : sequence of numpy.ndarray
+        An array for each system: the value followed by the draws.
+
+    Returns
+    -------
+    Estimate
+        NaN if all values are equal.
     """
     a = _centred_ranks(x)
     b = _centred_ranks(y)

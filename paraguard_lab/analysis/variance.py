@@ -31,24 +31,33 @@ HOT = "drawn at 1.0"
 
 
 def style_features(system: System) -> pd.DataFrame:
-    """Return the features of wording that carry no meaning, in the order of prompts.
+    """Return the features of wording that carry no meaning.
 
-    The system has traces, for the perplexity of the user's words. Columns: 0 and 1 for
-    each strategy; length (ln words), perplexity (ln), risk, lower_case (start),
-    question (mark at the end), sentences (their number).
+    Parameters
+    ----------
+    system : System
+        With traces, for the perplexity of the user's words.
+
+    Returns
+    -------
+    DataFrame
+        A row per prompt, in their order: 0 and 1 for each strategy; length (ln words),
+        perplexity (ln), risk, lower_case (start), question (mark at the end), sentences
+        (their number).
     """
     prompts = system.prompts
     text = prompts["text"]
-    features = {
-        name: (prompts["strategy"] == name).to_numpy(float) for name in STRATEGIES
+    n_words = [max(len(split_words(words)), 1) for words in text]
+    features = {name: prompts["strategy"] == name for name in STRATEGIES}
+    features |= {
+        "length": np.log(n_words),
+        "perplexity": np.log(trace_perplexity(system.traces)),
+        "risk": prompts["risk"],
+        "lower_case": text.str[:1].str.islower(),
+        "question": text.str.rstrip().str.endswith("?"),
+        "sentences": text.str.count(r"[.!?](?:\s|$)"),
     }
-    features["length"] = np.log([max(len(split_words(words)), 1) for words in text])
-    features["perplexity"] = np.log(trace_perplexity(system.traces))
-    features["risk"] = prompts["risk"].to_numpy(float)
-    features["lower_case"] = text.str[:1].str.islower().to_numpy(float)
-    features["question"] = text.str.rstrip().str.endswith("?").to_numpy(float)
-    features["sentences"] = text.str.count(r"[.!?](?:\s|$)").to_numpy(float)
-    return pd.DataFrame(features, index=prompts.index)
+    return pd.DataFrame(features, index=prompts.index).astype(float)
 
 
 def style_residuals(
@@ -58,6 +67,13 @@ def style_residuals(
 
     The prediction is a ridge regression that has not seen the cluster: clusters are
     left out in `N_STYLE_FOLDS` folds.
+
+    Parameters
+    ----------
+    cluster_ids : numpy.ndarray, shape (n,)
+    values : numpy.ndarray of float, shape (n,)
+    features : DataFrame
+        n rows.
 
     Returns
     -------
@@ -86,10 +102,19 @@ def style_residuals(
 def split_variance(system: System, features: pd.DataFrame) -> dict[str, object]:
     """Split the variance of greedy decisions into meaning, style and other wording.
 
-    `features` come from `style_features`. Columns: system, decoding ("greedy"), n
-    (scored prompts), too_few (`disagreement.too_few_for_disagreement`); with intervals
-    meaning, style, wording and chance (0), shares that sum to 1; r2, the out-of-fold
-    share of the wording that style explains: style is 0 if that is negative.
+    Parameters
+    ----------
+    system : System
+    features : DataFrame
+        From `style_features`.
+
+    Returns
+    -------
+    dict
+        system, decoding ("greedy"), n (scored prompts), too_few
+        (`disagreement.too_few_for_disagreement`); with intervals meaning, style,
+        wording and chance (0), shares that sum to 1; r2, the out-of-fold share of the
+        wording that style explains: style is 0 if that is negative.
     """
     clusters = system.clusters
     paired = system.is_paired
@@ -146,7 +171,20 @@ def split_sampled_variance(
 ) -> dict[str, object]:
     """Split the variance of decisions on sampled answers.
 
-    The result is a row like that of `split_variance`; n counts answers.
+    Parameters
+    ----------
+    system : System
+    samples : DataFrame
+        prompt_id and label of each answer.
+    features : DataFrame
+        From `style_features`.
+    decoding : str
+        How the answers were drawn.
+
+    Returns
+    -------
+    dict
+        A row like that of `split_variance`; n counts answers.
     """
     draws = count_draws(samples)
     prompts = system.prompts.join(draws[["size", "sum"]], on="prompt_id")
@@ -227,7 +265,17 @@ def tabulate_variance(
 ) -> Table:
     """Split the variance of every system's greedy decisions, then of those drawn.
 
-    The systems have traces; `samples` are by decoding and name of a system.
+    Parameters
+    ----------
+    systems : sequence of System
+        With traces.
+    samples : mapping of str to mapping of str to DataFrame
+        Drawn answers by decoding and name of a system.
+
+    Returns
+    -------
+    Table
+        Rows of `split_variance`, then of `split_sampled_variance`.
     """
     features = {system.name: style_features(system) for system in systems}
     rows = [split_variance(system, features[system.name]) for system in systems]
@@ -243,9 +291,18 @@ def tabulate_variance(
 def compare_with_majority(system: System, samples: pd.DataFrame) -> dict[str, object]:
     """Compare the greedy decisions with the majority of those on sampled answers.
 
-    Columns: system; n, the prompts with a greedy decision and a majority of two draws
-    or more; with intervals other, the share in which the two differ, and unanimous, the
-    share of prompts whose draws are all decided alike.
+    Parameters
+    ----------
+    system : System
+    samples : DataFrame
+        prompt_id and label of each answer.
+
+    Returns
+    -------
+    dict
+        system; n, the prompts with a greedy decision and a majority of two draws or
+        more; with intervals other, the share in which the two differ, and unanimous,
+        the share of prompts whose draws are all decided alike.
     """
     decided = count_draws(samples)
     share = decided.loc[decided["size"] >= 2, "mean"]
@@ -376,12 +433,19 @@ def _instruction_shares(
 
 
 def tabulate_instructions(systems: Sequence[System]) -> dict[str, Table]:
-    """Return two tables by name, of models under wordings of instructions.
+    """Tabulate models under several wordings of instructions.
 
-    Systems are called MODEL--WORDING. instructions: `split_instruction_variance` of
-    each model. instruction_wordings: a row for each system, with the columns of
-    `confusion.rate_row`, and DR of near-copies and free rewordings as in
-    `wording.wording_tables`.
+    Parameters
+    ----------
+    systems : sequence of System
+        On the same prompts, called MODEL--WORDING.
+
+    Returns
+    -------
+    dict of str to Table
+        instructions: `split_instruction_variance` of each model. instruction_wordings:
+        a row for each system, with the columns of `confusion.rate_row`, and DR of
+        near-copies and free rewordings as in `wording.wording_tables`.
     """
     by_model: dict[str, dict[str, System]] = {}
     for system in systems:

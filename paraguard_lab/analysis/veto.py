@@ -52,10 +52,20 @@ class VetoFrames(NamedTuple):
 
 
 def veto_scores(system: System, again: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return the scores for a veto, in the order of prompts.
+    """Return the scores for a veto.
 
-    Columns: isolation; reworded, which needs `again`
-    (`second_look.read_reasked_decisions`); ci and 1 - ci, of a system with scores.
+    Parameters
+    ----------
+    system : System
+        With scores.
+    again : DataFrame
+        How it decides rewordings (`second_look.read_reasked_decisions`).
+
+    Returns
+    -------
+    DataFrame
+        A row per prompt, in their order: isolation; reworded, which needs `again`; ci
+        and 1 - ci.
     """
     ci_of = system.scores.set_index("prompt_id")["ci"]
     ci = ci_of.reindex(system.prompts["prompt_id"]).to_numpy()
@@ -72,8 +82,18 @@ def count_reasked(
 ) -> dict[str, object]:
     """Count what a system rejects and could be reworded, and what asking again costs.
 
-    `prompts` is the name of its corpus, and `again` is as in `veto_scores`. Columns:
-    system, prompts, n_reject, n_reworded, queries, queries_each (per rejection).
+    Parameters
+    ----------
+    system : System
+    prompts : str
+        The name of its corpus.
+    again : DataFrame
+        As in `veto_scores`.
+
+    Returns
+    -------
+    dict
+        system, prompts, n_reject, n_reworded, queries, queries_each (per rejection).
     """
     n_reject = int((system.refused == 1).sum())
     queries = int(again["queries"].sum())
@@ -123,8 +143,10 @@ def veto_frame(
 def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.ndarray:
     """Draw random halves of the clusters: one chooses a threshold, the other judges it.
 
-    Return whether a cluster chooses, shape (times, n_clusters), clusters in the order
-    of their names.
+    Returns
+    -------
+    numpy.ndarray of bool, shape (times, n_clusters)
+        Whether a cluster chooses; clusters in the order of their names.
     """
     rng = np.random.default_rng(seed)
     choosing = np.zeros((times, n_clusters), bool)
@@ -141,9 +163,13 @@ def is_overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
 def veto_curve(frames: VetoFrames, clusters: ClusterBootstrap) -> Table:
     """Estimate what a veto gains and loses at every threshold.
 
-    Columns: threshold; with intervals gained and lost, the shares of benign prompts and
-    of twins that are accepted after all, lost_random, what overturning at random loses
-    for that gain, and better, lost minus lost_random (NaN if nothing is overturned).
+    Returns
+    -------
+    Table
+        threshold; with intervals gained and lost, the shares of benign prompts and of
+        twins that are accepted after all, lost_random, what overturning at random loses
+        for that gain, and better, lost minus lost_random (NaN if nothing is
+        overturned).
     """
     estimates = _estimate_veto(frames, VETO_THRESHOLDS, clusters)
     rows = []
@@ -236,7 +262,7 @@ def cross_judge_veto(
         broken, 1 if more than `MAX_LOST` of the twins' rejections are lost. NaN if the
         half that chooses rejects nothing of one corpus.
     """
-    thresholds = np.array([*VETO_THRESHOLDS, np.inf])
+    thresholds = [*VETO_THRESHOLDS, np.inf]
     benign_counts = _count_by_cluster(frames.benign, thresholds, clusters)
     twin_counts = _count_by_cluster(frames.twins, thresholds, clusters)
     benign_chooses = benign_counts.in_halves(choosing)
@@ -252,7 +278,7 @@ def cross_judge_veto(
         lost_at_random = gained / benign.rejected * twins.rejected
         judged = pd.DataFrame(
             {
-                "threshold": thresholds[place],
+                "threshold": np.array(thresholds)[place],
                 "gained": gained / benign.prompts,
                 "lost": lost / twins.prompts,
                 "lost_random": lost_at_random / twins.prompts,
@@ -269,11 +295,15 @@ def cross_judge_veto(
 def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
     """Summarise the halves judged by `cross_judge_veto`.
 
-    Those without a threshold count nowhere. Columns: mean_gained, mean_lost,
-    mean_better, each with the 2.5th and 97.5th percentile over the halves, which share
-    clusters: no confidence interval; beats_chance, the share of halves with `better`
-    below 0; limit_broken, the share in which more of the twins' rejections is lost than
-    the threshold was chosen for.
+    Those without a threshold count nowhere.
+
+    Returns
+    -------
+    dict
+        mean_gained, mean_lost, mean_better, each with the 2.5th and 97.5th percentile
+        over the halves, which share clusters: no confidence interval; beats_chance, the
+        share of halves with `better` below 0; limit_broken, the share in which more of
+        the twins' rejections is lost than the threshold was chosen for.
     """
     judged = judged[judged["threshold"].notna()]
     means = {}
@@ -290,7 +320,17 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
 def matched_threshold(benign: pd.DataFrame, gained: float) -> float:
     """Find the threshold at which a guard accepts as many more benign prompts as a veto.
 
-    It is the highest probability that is accepted; minus infinity for none.
+    Parameters
+    ----------
+    benign : DataFrame
+        From `veto_frame`.
+    gained : float
+        The share of benign prompts that the veto accepts after all.
+
+    Returns
+    -------
+    float
+        The highest probability that is accepted; minus infinity for none.
     """
     probabilities = np.sort(benign.loc[benign["rejected"], "probability"])
     wanted = int(np.ceil(gained * len(benign) - 1e-9))
@@ -412,7 +452,7 @@ def measure_vetoes(
     for name in settings.asked_guards():
         guard = load_guard(name)
         guards[guard.name] = guard
-    names = systems.list_decided_systems(files.store, corpora, [*chat, *guards])
+    names = second_look.list_decided_systems(files.store, corpora, [*chat, *guards])
     guards = {name: guard for name, guard in guards.items() if name in names}
     reference = systems.choose_focus(chat, settings.model, settings.reference)
     clusters = settings.resample(corpora[files.name])
@@ -453,7 +493,7 @@ def measure_vetoes(
         curves.append(veto_curve(pair, clusters).assign(system=name, score=score))
     enough = set(vetoes.loc[has_enough_rejections(vetoes), "system"])
     costs = [row for row in costs if row["system"] in enough]
-    costs.sort(key=lambda row: names.index(row["system"]))
+    costs.sort(key=lambda row: names.index(str(row["system"])))
     tables = {
         "vetoes": vetoes,
         "veto_curves": pd.concat(curves, ignore_index=True),
