@@ -96,8 +96,20 @@ def compare_with_surrogates(
     """Score every system at every level of disclosure, as it was scored.
 
     Systems without a surrogate among `systems`, and served ones, are left out: nobody
-    knows what their model itself would return. Those with drawn answers in `samples`
-    are compared on these prompts as well.
+    knows what their model itself would return.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        Where the sentence vectors are.
+    systems : mapping of str to System
+        With traces and tokens.
+    samples : mapping of str to DataFrame
+        Drawn answers by system, which is compared on these prompts as well.
+
+    Returns
+    -------
+    list of SurrogateComparison
     """
     compared = []
     for system in systems.values():
@@ -194,11 +206,20 @@ def _correlate_ranks(
 def surrogate_table(
     compared: Iterable[SurrogateComparison], systems: Iterable[str]
 ) -> Table:
-    """Tabulate comparisons, with a row with a note for each system that has none.
+    """Tabulate comparisons, with a note for each system that has none.
 
-    Columns: system, surrogate, prompts, interpretation, setting, n, left_out, too_few
-    (n < 30), note; with intervals rho, and for each of `SURROGATE_MEASURES` its value
-    at the setting and `x_change`, that minus the value with own signals.
+    Parameters
+    ----------
+    compared : iterable of SurrogateComparison
+    systems : iterable of str
+        All systems.
+
+    Returns
+    -------
+    Table
+        system, surrogate, prompts, interpretation, setting, n, left_out, too_few (n <
+        30), note; with intervals rho, and for each of `SURROGATE_MEASURES` its value at
+        the setting and `x_change`, that minus the value with own signals.
     """
     about = SurrogateComparison._fields[:7]
     names = ["rho"]
