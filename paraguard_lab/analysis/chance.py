@@ -395,9 +395,16 @@ class PermutationCandidates(NamedTuple):
 
 
 def find_candidates(system: System, vectors: np.ndarray) -> PermutationCandidates:
-    """Find the nearest scored prompts of every scored prompt, by sentence vectors.
+    """Find the nearest scored prompts of every scored prompt.
 
     If all prompts are accepted each has `CANDIDATE_DEPTH`; the fewer are, the more.
+
+    Parameters
+    ----------
+    system : System
+        Its scoring gives k.
+    vectors : numpy.ndarray, shape (n, d)
+        Sentence vectors of its prompts.
     """
     label = system.labels["label"].to_numpy()
     scored = np.flatnonzero(system.is_scored)
@@ -437,7 +444,16 @@ def _is_unused(
 def permutation_p_value(value: float, null: np.ndarray) -> float:
     """Return the share of defined permutations that are at least as large.
 
-    It is (1 + b) / (1 + B), in (0, 1]; NaN if the value is.
+    Parameters
+    ----------
+    value : float
+    null : numpy.ndarray, shape (B,)
+        The permutations' values, of which b are at least as large.
+
+    Returns
+    -------
+    float
+        (1 + b) / (1 + B), in (0, 1]; NaN if the value is.
     """
     if not np.isfinite(value):
         return np.nan

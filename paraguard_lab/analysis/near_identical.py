@@ -28,9 +28,18 @@ NEAR_OVERLAP = 0.8
 def content_word_overlaps(
     prompts: Corpus, first: Iterable[str], second: Iterable[str]
 ) -> np.ndarray:
-    """Compute the Jaccard overlap of the content words of prompts, by pairs of ids.
+    """Compute the Jaccard overlap of the content words of prompts.
 
-    NaN if neither prompt has any.
+    Parameters
+    ----------
+    prompts : Corpus
+    first, second : iterable of str
+        m ids of prompts each.
+
+    Returns
+    -------
+    numpy.ndarray of float, shape (m,)
+        In [0, 1]; NaN if neither prompt has any.
     """
     words = prompts["text"].map(text.content_words)
     words_of = dict(zip(prompts["prompt_id"], words, strict=True))
@@ -44,8 +53,18 @@ def content_word_overlaps(
 def pair_within_clusters(prompts: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     """Enumerate the pairs of prompts of a cluster.
 
-    Columns: cluster_id, first_id, second_id, similarity (cosine of their sentence
-    vectors), jaccard (overlap of content words).
+    Parameters
+    ----------
+    prompts : Corpus
+        n prompts.
+    vectors : numpy.ndarray, shape (n, d)
+        Their sentence vectors.
+
+    Returns
+    -------
+    DataFrame
+        cluster_id, first_id, second_id, similarity (cosine), jaccard (overlap of
+        content words).
     """
     first, second = list_cluster_pairs(prompts["cluster_id"])
     ids = prompts["prompt_id"].to_numpy()

@@ -51,6 +51,11 @@ def find_exposures(
         Which prompts hold each term (`charged.match_charged_terms`).
     families : mapping of str to str
         The family of each term.
+
+    Returns
+    -------
+    dict of str to TermExposure
+        Terms, then families.
     """
     hits = pd.DataFrame(dict(terms))
     exposures = {name: ("term", hits[name].to_numpy()) for name in hits}
@@ -129,7 +134,12 @@ def _count_outcomes(
 ) -> tuple[int, np.ndarray]:
     """Count the ways to each sum of `both` over clusters, up to a factor.
 
-    The first result is the least sum, to which the first count belongs.
+    Returns
+    -------
+    least : int
+        The least sum, to which the first count belongs.
+    ways : numpy.ndarray
+        A count for each sum, in steps of 1.
     """
     least = 0
     ways = np.ones(1)
@@ -143,7 +153,13 @@ def _count_outcomes(
 
 
 def trigger_table(system: System, exposures: Mapping[str, TermExposure]) -> Table:
-    """Test the terms and families from `find_exposures` on one system.
+    """Test the terms and families of terms on one system.
+
+    Parameters
+    ----------
+    system : System
+    exposures : mapping of str to TermExposure
+        From `find_exposures`, of the system's prompts.
 
     Returns
     -------
@@ -207,6 +223,9 @@ def _refused_shares(counts: pd.Series) -> dict[str, float]:
 def stack_trigger_tables(
     systems: Iterable[System], exposures: Mapping[str, TermExposure]
 ) -> Table:
-    """Stack the rows of `trigger_table` of several systems."""
+    """Stack the rows of `trigger_table` of several systems.
+
+    Holm's correction is over the rows of each system.
+    """
     tables = [trigger_table(system, exposures) for system in systems]
     return pd.concat(tables, ignore_index=True)

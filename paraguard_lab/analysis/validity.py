@@ -134,7 +134,17 @@ def matched_disagreement_ratio(system: System) -> Estimate:
     """Estimate DR with unrelated pairs matched to paraphrases on ln PPL and length.
 
     Pairs of two clusters count as often as pairs of one lie in the same two of
-    `MATCHING_BINS` squared cells. The system has traces.
+    `MATCHING_BINS` squared cells.
+
+    Parameters
+    ----------
+    system : System
+        With traces.
+
+    Returns
+    -------
+    Estimate
+        NaN if no cluster has two decisions.
     """
     paired = system.is_paired
     clusters = system.clusters
@@ -211,7 +221,13 @@ def sensitivity_indices(system: System) -> dict[str, Estimate]:
 
 
 def estimate_measures(system: System) -> dict[str, Estimate]:
-    """Estimate all measures of decisions and of scores, and `sensitivity_indices`."""
+    """Estimate all measures of decisions and of scores, and `sensitivity_indices`.
+
+    Parameters
+    ----------
+    system : System
+        With pairs and scores.
+    """
     return {
         **confusion.estimate_rates(system),
         **confusion.estimate_scores(system),

@@ -233,7 +233,10 @@ def _estimate_parts(
     names: Iterable[str],
     sums: Iterable[np.ndarray],
 ) -> dict[str, Estimate]:
-    """Estimate each of the named shares, which a function returns of totals."""
+    """Estimate each of the named shares, which a function returns of totals.
+
+    `sums` holds what the totals are summed from, each of shape (n_clusters,).
+    """
     return {
         name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *sums)
         for name in names
