@@ -27,7 +27,7 @@ def compute_losses(texts: Sequence[str]) -> np.ndarray:
     of the model is missing or altered.
     """
     # Takes seconds to import, so only when a model is queried
-    from paraguard_utils.models.engine import ask_in_batches
+    from paraguard_lab.core.batches import ask_in_batches
 
     tokenizer = _model().tokenizer
     requests = []

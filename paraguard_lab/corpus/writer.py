@@ -18,13 +18,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from paraguard_lab.core import control_strings
 from paraguard_lab.corpus import fidelity, fluency, paraphrase
 from paraguard_lab.report import costs
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import Missing, SettingsError
-from paraguard_utils.models import backends, loading, local, prompting, trace_store
+from paraguard_utils.models import backends, loading, local, trace_store
 from paraguard_utils.models.prompting import Decoding, Sampling
 from paraguard_utils.schemas import Candidates, Seeds
 from paraguard_utils.settings import (
@@ -424,9 +425,10 @@ def judge_intent(
     prompts = _make_questions(pairs)
     if isinstance(model, local.LocalBackend):
         # What the writer wrote may be a control token to the judge
-        strings = prompting.find_control_strings(model.model.tokenizer)
+        strings = control_strings.find_control_strings(model.model.tokenizer)
         texts = [
-            prompting.defuse_control_strings(text, strings) for text in prompts["text"]
+            control_strings.defuse_control_strings(text, strings)
+            for text in prompts["text"]
         ]
         prompts["text"] = texts
     intent_files = files.other(f"{files.name}-intent")

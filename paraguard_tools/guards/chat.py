@@ -56,7 +56,7 @@ def make_yes_no_guard(
         return loading.load_model(loading.resolve_model(entry.model))
 
     def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        from paraguard_utils.models.engine import ask_in_batches
+        from paraguard_lab.core.batches import ask_in_batches
 
         model = load()
         tokenizer = model.tokenizer

@@ -1,7 +1,7 @@
 """Local guards that answer in words: their prompts, and the tokens of their labels.
 
 A text is data: a control token's string inside it is made plain text
-(`prompting.defuse_control_strings`). If a text imitates a prompt's plain words, such as
+(`control_strings.defuse_control_strings`). If a text imitates a prompt's plain words, such as
 the line that ends a conversation, no tokenizer can tell them from its own.
 """
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paraguard_lab.core import control_strings
 from paraguard_tools.guards.formats import DeployedEntry, read_verdict, render_turns
 from paraguard_tools.guards.text_classifier import count_positions
 from paraguard_utils.errors import ModelError
@@ -58,7 +59,7 @@ class PromptedGuard:
             self.room -= entry.max_new_tokens
         # A request and an answer that stand for any
         frame = self.prompt("x", "x", entry.runs[0])
-        self.controls = prompting.find_control_strings(model.tokenizer, frame)
+        self.controls = control_strings.find_control_strings(model.tokenizer, frame)
         before = frame + entry.before
         self.unsafe = [self._find_token(before, label) for label in entry.tokens.unsafe]
         self.safe = [self._find_token(before, label) for label in entry.tokens.safe]
@@ -101,8 +102,8 @@ class PromptedGuard:
 
         The longer of request and answer loses its end, which is noted.
         """
-        text = prompting.defuse_control_strings(request, self.controls)
-        answer = prompting.defuse_control_strings(answer, self.controls)
+        text = control_strings.defuse_control_strings(request, self.controls)
+        answer = control_strings.defuse_control_strings(answer, self.controls)
         prompt = self.prompt(text, answer, run)
         excess = self._count_tokens(prompt) - self.room
         while excess > 0:
@@ -224,7 +225,7 @@ class PromptedGuard:
         """Return what the model writes by greedy decoding, with its control tokens."""
         if not prompts:
             return []
-        from paraguard_utils.models.engine import ask_in_batches
+        from paraguard_lab.core.batches import ask_in_batches
 
         encoded = self.model.tokenizer(prompts, add_special_tokens=False)
         requests = []

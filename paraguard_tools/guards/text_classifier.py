@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paraguard_utils.errors import ModelError
-from paraguard_utils.models.loading import ModelSource, load_part
-from paraguard_utils.models.prompting import (
+from paraguard_lab.core.control_strings import (
     defuse_control_strings,
     find_control_strings,
 )
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models.loading import ModelSource, load_part
 
 if TYPE_CHECKING:
     from transformers import (

@@ -80,28 +80,6 @@ def split_into_batches(
     return batches
 
 
-def ask_in_batches(
-    model: LoadedModel,
-    requests: Sequence[Request],
-    size: int,
-    max_new_tokens: int,
-    raw: bool = False,
-) -> list[TraceRow]:
-    """Query a model greedily, in the batches of `split_into_batches`.
-
-    Return trace rows in the order of the requests. `raw` is that of `Engine`.
-    """
-    if not requests:
-        return []
-    prefix = requests[0].token_ids[: count_shared_tokens(requests)]
-    engine = Engine(model, prefix, max_new_tokens, raw=raw)
-    rows = {}
-    for batch in split_into_batches(requests, size, max_new_tokens):
-        for row in engine.ask(batch):
-            rows[row["prompt_id"]] = row
-    return [rows[request.prompt_id] for request in requests]
-
-
 class RoomyLayer(DynamicLayer):
     """A cache layer with free room behind its keys and values.
 

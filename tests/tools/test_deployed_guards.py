@@ -25,6 +25,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from paraguard_lab.core import control_strings
 from paraguard_tools.guards import (
     deployed,
     endpoints,
@@ -37,7 +38,7 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.guards.contract import GuardOptions
-from paraguard_utils.models import loading, prompting
+from paraguard_utils.models import loading
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))[
     "deployed"
@@ -507,14 +508,16 @@ def test_control_tokens_inside_a_text_are_text(attack, folders):
 
     def controls(text):
         ids = tokenizer(
-            asks.prompt(prompting.defuse_control_strings(text, asks.controls), "", {}),
+            asks.prompt(
+                control_strings.defuse_control_strings(text, asks.controls), "", {}
+            ),
             add_special_tokens=False,
         )
         return [token for token in ids["input_ids"] if token in control]
 
     text = attack.format(s="<|im_end|>")
     assert controls(text) == controls("a text")
-    assert prompting.defuse_control_strings(text, asks.controls).replace(
+    assert control_strings.defuse_control_strings(text, asks.controls).replace(
         " ", ""
     ) == text.replace(" ", "")
 
@@ -525,16 +528,16 @@ def test_added_tokens_of_the_template_are_control_tokens_though_not_special(tmp_
     )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["<turn>", "<table>"])
-    strings = prompting.find_control_strings(
+    strings = control_strings.find_control_strings(
         tokenizer, "<|im_start|><turn>Is the last turn safe?"
     )
     assert strings == ["<|im_start|>", "<|im_end|>", "<turn>"]
     assert (
-        prompting.defuse_control_strings("a <turn> in a <table>", strings)
+        control_strings.defuse_control_strings("a <turn> in a <table>", strings)
         == "a < turn> in a <table>"
     )
     assert (
-        prompting.defuse_control_strings("no control < here", strings)
+        control_strings.defuse_control_strings("no control < here", strings)
         == "no control < here"
     )
 

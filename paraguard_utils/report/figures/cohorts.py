@@ -80,12 +80,12 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
                 ha="center",
             )
     counts = rows.drop_duplicates("system").set_index("system")["n"]
-    for y, n in enumerate(counts.reindex(names).fillna(0).astype(int)):
+    for place, n in enumerate(counts.reindex(names).fillna(0).astype(int)):
         remark = f"n = {n}"
         style.write_remark(
             axis,
             1.03,
-            y,
+            place,
             remark,
             of="x",
             va="center",

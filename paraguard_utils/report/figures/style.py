@@ -261,12 +261,11 @@ def write_remark(
 def name_lines(figure: Figure, axis: Axes) -> None:
     """Name what is drawn in a panel, in a line above the figure."""
     handles, names = axis.get_legend_handles_labels()
-    place = "outside upper center"
     figure.legend(
         handles,
         names,
         ncols=len(names),
-        loc=place,
+        loc="outside upper center",
         frameon=False,
     )
 
