@@ -1,4 +1,4 @@
-"""Lists that other packages add to by entry points, as of backends and guards.
+"""Lists that other packages add to by entry points: backends, guards, risks and more.
 
 A group is `paraguard.NAME` in `[project.entry-points]` of a distribution. Nothing is
 imported before it is needed. A user's own function needs no entry point: it is named
