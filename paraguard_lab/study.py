@@ -96,8 +96,8 @@ class LabPage(Page[Parameters]):
     """A page whose sentences may name derived tables, and whose tables may be long."""
 
     def say(self, text: str, **frames: Table) -> None:
-        """Show sentences with numbers of this run (`numbers.show`)."""
-        numbers.show(self.store, text.strip(), **frames)
+        """Show sentences with numbers of this run (`numbers.show_numbers`)."""
+        numbers.show_numbers(self.store, text.strip(), **frames)
 
     def show(self, table: pd.DataFrame, name: str = "", most: int = MOST_ROWS) -> None:
         """Show the first rows of a table; `name` is that of the CSV with all of it."""

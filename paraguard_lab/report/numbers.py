@@ -73,7 +73,7 @@ def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
         notebooks = sorted(paths.NOTEBOOKS.rglob("*.ipynb"))
         documents = [paths.ROOT / "README.md", paths.DATA / "README.md"]
         files = [*documents, *notebooks]
-    read = cache(partial(read_table, store))
+    read = cache(partial(read_named_table, store))
     texts = {}
     for path in files:
         for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")):
@@ -82,17 +82,17 @@ def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
     return pd.DataFrame(texts.items(), columns=["key", "text"])
 
 
-def read_table(store: Store, name: str) -> pd.DataFrame:
+def read_named_table(store: Store, name: str) -> pd.DataFrame:
     """Read a table that a mark names, one of `DERIVED_TABLES` too, or raise Missing."""
     return sentences.read_table(store, name, DERIVED_TABLES)
 
 
-def show(store: Store, text: str, **frames: Table) -> None:
+def show_numbers(store: Store, text: str, **frames: Table) -> None:
     """Show Markdown with numbers of this run, as `sentences.show` does.
 
     A mark may also name one of `DERIVED_TABLES`.
     """
-    sentences.show_filled(store, text, partial(read_table, store), frames)
+    sentences.show_filled(store, text, partial(read_named_table, store), frames)
 
 
 def _judged(store: Store) -> pd.DataFrame:
@@ -182,7 +182,7 @@ def _simulations(store: Store) -> pd.DataFrame:
 
     There is a row for each correlation in simulations of which the truth is known.
     """
-    table = read_table(store, "known_truth")
+    table = read_named_table(store, "known_truth")
     rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
     by_rate = rows.pivot(
         index="correlation",
@@ -245,7 +245,7 @@ def _intents(store: Store) -> pd.DataFrame:
 
 
 DERIVED_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
-    **sentences.DERIVED_TABLES,
+    **sentences.PAPER_TABLES,
     "costs": _costs,
     "example": _example,
     "intent": _intents,

@@ -2,7 +2,7 @@
 
 A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
 
-- TABLE is a table of the store, a benchmark's CSV, or one of `DERIVED_TABLES`.
+- TABLE is a table of the store, a benchmark's CSV, or one of `PAPER_TABLES`.
 - ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of
   rows is shown.
 - COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown
@@ -42,7 +42,7 @@ class NoSuchRow(DataError):
     """A mark selects no row of its table."""
 
 
-DERIVED_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
+PAPER_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
     "claims": findings.count_claims,
     "paper": lambda store: paper.read_paper_values().reset_index(),
 }
@@ -113,7 +113,7 @@ def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> st
 def read_table(
     store: Store,
     name: str,
-    derived: Mapping[str, Callable[[Store], pd.DataFrame]] = DERIVED_TABLES,
+    derived: Mapping[str, Callable[[Store], pd.DataFrame]] = PAPER_TABLES,
 ) -> pd.DataFrame:
     """Read a table that a mark names, or raise Missing."""
     if name in derived:

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import proxies, sensitivity
-from paraguard_lab.analysis.surrogate import LEVEL_TEXT
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
+from paraguard_lab.analysis.surrogate import LEVEL_TEXT
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.registry import display_titles
