@@ -201,10 +201,10 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
 def refill_numbers(recorded: Store | None = None) -> list[Path]:
     """Fill the numbers in prose anew from the record, in place.
 
-    These are the numbers of README, of the data card and of the notebooks; the table of
-    numbers and the card's twin for machines follow. Returns the files that changed.
+    These are the numbers of README and of the data card; the table of numbers and the
+    card's twin for machines follow. Returns the files that changed.
     """
-    documents = [paths.ROOT / "README.md", croissant.CARD_FILE, *run.list_notebooks()]
+    documents = numbers.DOCUMENTS
     before = {path: path.read_bytes() for path in documents}
     found = numbers.collect_numbers(recorded or Store(RECORDED))
     table = paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv"
@@ -213,12 +213,6 @@ def refill_numbers(recorded: Store | None = None) -> list[Path]:
     text = numbers.fill_numbers(readme.read_text(encoding="utf-8"), found)
     readme.write_text(text, encoding="utf-8")
     croissant.write_card(found)
-    for path in run.list_notebooks():
-        notebook = nbformat.read(path, as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "markdown":
-                cell.source = numbers.fill_numbers(cell.source, found)
-        nbformat.write(notebook, path)
     return [path for path in documents if path.read_bytes() != before[path]]
 
 

@@ -1,6 +1,7 @@
 """Compare a live run with the record: labels, then tables number by number."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,7 +76,7 @@ def _measure_intervals(table: Table, keys: list[str]) -> pd.DataFrame:
     return widths.melt(keys, var_name="estimate", value_name="width")
 
 
-def _compute_share(old: object, new: object, width: float) -> float:
+def _compute_share(old: Any, new: Any, width: float) -> float:
     """Return how far two values of a cell are apart, as `compare_cells` says."""
     if pd.isna(old) and pd.isna(new):
         return 0.0

@@ -35,6 +35,9 @@ from paraguard_utils.text import replace_control
 NUMBERS_TABLE = "numbers"
 NUMBER_PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
 
+DOCUMENTS = (paths.ROOT / "README.md", paths.ROOT / "data" / "README.md")
+"""The documents that have marks; notebooks show the numbers of their own run."""
+
 _EXAMPLE_SYSTEM = "qwen2.5-coder-1.5b-instruct-q4_k_m--safety"
 _MAX_REFUSAL = 80
 """Characters of a plain refusal."""
@@ -64,15 +67,11 @@ def remove_marks(markdown: str) -> str:
     return re.sub(r"<!--=.*?-->", "", markdown)
 
 
-def collect_numbers(store: Store, files: Sequence[Path] = ()) -> Table:
-    """Evaluate the marks of files, or of all documents, in order: key and text.
+def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
+    """Evaluate the marks of documents, in order: key and text.
 
     A mark that selects no row is a DataError.
     """
-    if not files:
-        notebooks = sorted(paths.NOTEBOOKS.rglob("*.ipynb"))
-        documents = [paths.ROOT / "README.md", paths.DATA / "README.md"]
-        files = [*documents, *notebooks]
     read = cache(partial(read_named_table, store))
     texts = {}
     for path in files:
