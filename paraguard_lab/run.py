@@ -52,9 +52,9 @@ RESUMING = (
 BUILDING = ("01", "A2")
 """Notebooks that build a corpus; they run only where they are named."""
 
-RUN_ORDER = tuple(
-    ["01", "02", "A0", "03", "04", "05", "A4", "06", "07", "A1", "A2", "A3", "00"]
-)
+_OF_THE_PAPER = ("01", "02", "A0", "03", "04", "05")
+_BEYOND_IT = ("A4", "06", "07", "A1", "A2", "A3")
+RUN_ORDER = (*_OF_THE_PAPER, *_BEYOND_IT, "00")
 """Numbers of the notebooks, each after those whose files it reads."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers

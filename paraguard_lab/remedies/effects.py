@@ -4,6 +4,8 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -103,6 +105,7 @@ def bound_unchanged(change: Estimate, n_clusters: int) -> Estimate:
     return Estimate(change.value, -most, most, change.draws)
 
 
+@dataclass(frozen=True, eq=False)
 class RemedyEffects:
     """Effects of remedies on one system.
 
@@ -110,31 +113,21 @@ class RemedyEffects:
     test split of each. `resampling` are the number of resamples and their seed.
     """
 
-    def __init__(
-        self,
-        base: UntouchedSystem,
-        folds: list[Splits],
-        crossed: list[RemedyDecisions],
-        resampling: tuple[int, int],
-    ) -> None:
-        self.base = base
-        self.folds = folds
-        self.crossed = crossed
-        self.resampling = resampling
-        self._pools: dict[tuple[int, ...], PooledSplits] = {}
+    base: UntouchedSystem
+    folds: list[Splits]
+    crossed: list[RemedyDecisions]
+    resampling: tuple[int, int]
+    _pools: dict[tuple[bool, ...], "PooledSplits"] = field(default_factory=dict)
 
     def pool(self, name: str) -> "PooledSplits":
         """Return the splits that a remedy was decided on, put together."""
-        numbers = tuple(
-            number for number, decided in enumerate(self.crossed) if name in decided
-        )
-        if numbers not in self._pools:
-            folds = [self.folds[number] for number in numbers]
-            crossed = [self.crossed[number] for number in numbers]
-            self._pools[numbers] = PooledSplits(
-                self.base, folds, crossed, self.resampling
-            )
-        return self._pools[numbers]
+        chosen = tuple(name in decided for decided in self.crossed)
+        if chosen not in self._pools:
+            folds = list(compress(self.folds, chosen))
+            crossed = list(compress(self.crossed, chosen))
+            pooled = PooledSplits(self.base, folds, crossed, self.resampling)
+            self._pools[chosen] = pooled
+        return self._pools[chosen]
 
     def table(self, applied: Mapping[str, Remedy]) -> tuple[Table, dict[str, Effects]]:
         """Return one row per remedy, the untouched system first, and the estimates.
