@@ -1,10 +1,10 @@
-"""The data card, `data/README.md`, and its twin for machines, `data/croissant.json`
-(Croissant 1.1).
+"""The data card, and its twin for machines (Croissant 1.1).
 
-The card's prose, and what its columns mean, are written by hand. Numbers, an example row
-of each kind of file and the cluster that is shown are filled in from the files.
-`croissant.json` is made from the card, the schemas and the files, so the same files
-give the same description. The standard:
+They are `data/README.md` and `data/croissant.json`. The card's prose, and what its
+columns mean, are written by hand. Numbers, an example row of each kind of file and the
+cluster that is shown are filled in from the files. `croissant.json` is made from the
+card, the schemas and the files, so the same files give the same description. The
+standard:
 https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
 """
 
@@ -218,9 +218,12 @@ def write_card(found: Table) -> None:
     CROISSANT_FILE.write_text(format_croissant(card), encoding="utf-8")
 
 
-_TERMS = """arrayShape citeAs column containedIn equivalentProperty extract field fileObject fileProperty fileSet format
-    includes isArray isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace
-    samplingRate separator source subField transform"""
+_TERMS = """
+    arrayShape citeAs column containedIn equivalentProperty extract field fileObject
+    fileProperty fileSet format includes isArray isLiveDataset jsonPath key md5
+    parentField path recordSet references regex repeated replace samplingRate separator
+    source subField transform
+"""
 _CONTEXT = {
     **{term: f"cr:{term}" for term in _TERMS.split()},
     "@language": "en",

@@ -136,7 +136,7 @@ def summarize_ranges(table: Table) -> Table:
 
 
 def format_predictions(judged: Table) -> Table:
-    """Format judged predictions: number, about (with titles), measure, verdict, value."""
+    """Format judged predictions: number, about (titles), measure, verdict, value."""
     titles = []
     for about in judged["about"]:
         titles.append(" | ".join(display_titles(about.split(" | "))))

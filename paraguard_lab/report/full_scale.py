@@ -1,5 +1,6 @@
-"""What may be published of a corpus whose texts must not be: counts and estimates, by
-benchmark too (ours).
+"""What may be published of a corpus whose texts must not be (ours).
+
+These are counts and estimates, of the whole corpus and by benchmark.
 """
 
 from collections.abc import Sequence

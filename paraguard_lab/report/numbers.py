@@ -3,7 +3,8 @@
 A place in Markdown is `<!--=MARK-->text<!--=-->`, invisible around its text wherever
 Markdown is rendered; `paraguard_utils.report.sentences` explains marks. `make record`
 evaluates all of them and fills the README and the data card, so that no result is
-typed. The report's abstract and the site's first page are filled whenever they are made.
+typed. The report's abstract and the site's first page are filled whenever they are
+made.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""Tables for people who review refusals or fix a model: brittle clusters, and refusals
-next to accepted paraphrases.
+"""Tables for people who review refusals or fix a model.
+
+They list brittle clusters, and refusals next to accepted paraphrases.
 """
 
 from collections.abc import Iterable
@@ -42,8 +43,8 @@ def list_brittle_clusters(systems: Iterable[System]) -> pd.DataFrame:
 
     Returns system, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits),
     ci (mean CI(r) of its rejections, in the relative interpretation), accepted and
-    rejected (phrasings, " | " between them, made safe for a spreadsheet). Systems are in
-    the order given; within one, clusters by flip entropy, then ci, then cluster_id.
+    rejected (phrasings, " | " between them, made safe for a spreadsheet). Systems are
+    in the order given; within one, clusters by flip entropy, then ci, then cluster_id.
     """
     tables = [_list_brittle(system) for system in systems]
     return pd.concat(tables, ignore_index=True)
@@ -143,7 +144,7 @@ def _find_weak_refusals(labels: Labels) -> pd.Series:
 
 
 def _count_others(system: System) -> pd.Series:
-    """Count the other prompts of each prompt's cluster that are accepted or rejected."""
+    """Count the other scored prompts of each prompt's cluster."""
     scored = pd.Series(system.is_scored, index=system.prompts["prompt_id"])
     in_cluster = scored.groupby(system.prompts["cluster_id"].to_numpy())
     return in_cluster.transform("sum") - 1
@@ -153,8 +154,8 @@ def list_refused_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """List the requests of which a system refuses every phrasing with a label.
 
     They are refused, but not confused. Returns system, cluster_id, category, rejected
-    (prompts), unlabelled (blocked or unparsed), seed (the first prompt's text, made safe
-    for a spreadsheet); systems in the order given, clusters in corpus order.
+    (prompts), unlabelled (blocked or unparsed), seed (the first prompt's text, made
+    safe for a spreadsheet); systems in the order given, clusters in corpus order.
     """
     tables = []
     for system in systems:

@@ -281,11 +281,11 @@ def count_claims(store: Store) -> Table:
 
 
 def tabulate_claims(claims: Mapping[str, Table]) -> Table:
-    """Put what each corpus says of a claim into one table, interpretations side by side.
+    """Put what each corpus says of a claim into one table.
 
-    `claims` has `count_cohort_claims` by corpus, all at one tau. A claim's last row
-    adds up all corpora. Returns claim, corpus, by interpretation "2 yes, 0 no, 1
-    unclear", verdict.
+    `claims` has `count_cohort_claims` by corpus, all at one tau. Interpretations are
+    side by side; a claim's last row adds up all corpora. Returns claim, corpus, by
+    interpretation "2 yes, 0 no, 1 unclear", verdict.
     """
     corpora = {**claims, ALL_CORPORA: pd.concat(claims.values())}
     parts = []

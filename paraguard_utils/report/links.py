@@ -1,8 +1,8 @@
 """Links in notebooks that work wherever the executed notebook is read.
 
-Authors write links as they work in `notebooks/` (or in `notebooks/beyond/`). An executed
-copy is read in `results/STORE/notebooks/`, beside the tables, the figures and the other
-notebooks of the same run, so there they are rewritten.
+Authors write links as they work in `notebooks/` (or in `notebooks/beyond/`). An
+executed copy is read in `results/STORE/notebooks/`, next to the tables, the figures and
+the other notebooks of the same run, so there they are rewritten.
 """
 
 import os
@@ -21,7 +21,7 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 @contextmanager
 def read_in(folder: Path) -> Iterator[None]:
-    """Inside a `with` block, make links of this process and its kernels for a folder."""
+    """Inside a `with` block, make links for a folder, in kernels too."""
     before = os.environ.get(FOLDER_VARIABLE)
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:

@@ -1,5 +1,6 @@
-"""The numbers of the paper, version 2, that stand beside ours: read from
-`data/paper_values.csv`, never typed.
+"""The numbers of the paper, version 2, with which ours are compared.
+
+They are read from `data/paper_values.csv`, never typed.
 """
 
 from functools import cache
@@ -14,8 +15,9 @@ PAPER_VALUES_FILE = paths.DATA / "paper_values.csv"
 
 @cache
 def read_paper_values() -> Table:
-    """Read the paper's values by item: what, value, written (with its digits), where
-    (table, figure or "text").
+    """Read the paper's values by item.
+
+    Columns: what, value, written (with its digits), where (table, figure or "text").
     """
     table = pd.read_csv(
         PAPER_VALUES_FILE,
@@ -28,7 +30,5 @@ def read_paper_values() -> Table:
 
 
 def paper_value(item: str) -> float:
-    """Return one number of the paper, by its item in `data/paper_values.csv`, such as
-    "cohort.risky".
-    """
+    """Return one number of the paper, by its item, such as "cohort.risky"."""
     return float(read_paper_values().at[item, "value"])

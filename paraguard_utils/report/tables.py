@@ -1,5 +1,6 @@
-"""Tables as a reader sees them: each estimate with its 95 % interval, NaN as a dash,
-titles instead of ids.
+"""Tables as a reader sees them.
+
+Each estimate has its 95 % interval, NaN is a dash, and systems have titles.
 """
 
 import re

@@ -225,6 +225,6 @@ def _draw_odds_ratios(
 
 
 def _find_edge(ends: pd.DataFrame) -> float:
-    """Return how far the axis of odds ratios goes to hold all intervals; 2.2 or more."""
+    """Return how far an axis of odds ratios goes to hold all intervals; 2.2 or more."""
     furthest = np.exp(np.abs(np.log(ends))).max()
     return 1.1 * np.nanmax([2.0, *furthest])

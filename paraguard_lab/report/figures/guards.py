@@ -89,8 +89,9 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     """Draw how many harmful requests stay refused if a veto answers harmless ones.
 
     Each line is a veto at every threshold. Above the dotted line, which overturns
-    refusals at random, it distinguishes arbitrary refusals from right ones. A page wide.
-    `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and score.
+    refusals at random, it distinguishes arbitrary refusals from right ones. A page
+    wide. `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and
+    score.
     """
     figure, panels = style.make_system_grid(
         table,

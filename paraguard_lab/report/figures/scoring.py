@@ -1,5 +1,6 @@
-"""Figures beside notebooks 03 and 06 about systems: parts of variance, floors of CI,
-what CI correlates with, CR by threshold.
+"""Figures beside notebooks 03 and 06 about systems.
+
+They show parts of variance, floors of CI, what CI correlates with, and CR by threshold.
 """
 
 import numpy as np
@@ -279,8 +280,8 @@ def plot_ci_correlates(table: Table) -> Figure:
     _name_interpretation(first_axis, "relative", (0, 1), (-36, 3))
     _name_interpretation(first_axis, "clipped", (0, 1), (-4, 3))
     figure.supxlabel(
-        f"r with CI of a rejection (the paper's: diamond, r = {known}; dashed, its break"
-        " condition; dotted: chance)"
+        f"r with CI of a rejection (the paper's: diamond, r = {known}; dashed, its"
+        " break condition; dotted: chance)"
     )
     return figure
 

@@ -1,5 +1,7 @@
-"""Figures of notebook 06: measures where the truth is known, and how results change
-with weights, k and the like.
+"""Figures of notebook 06.
+
+They show measures where the truth is known, and how results change with weights, k and
+other settings.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -34,7 +36,7 @@ _PAPER_WEIGHTS = "0.4/0.1/0.5"
 
 
 class _TruthLine(NamedTuple):
-    """A line in each panel of `plot_known_truth`: a refusal rate and a kind of wording."""
+    """A line in each panel of `plot_known_truth`: a refusal rate and a wording."""
 
     wording: str
     rate: float
@@ -343,7 +345,7 @@ def _subtract_defaults(table: Table) -> pd.DataFrame:
 
 
 def plot_surrogate_levels(table: Table) -> Figure:
-    """Draw how close CI at a level of disclosure is to CI with the system's own signals.
+    """Draw how close CI at a level of disclosure is to CI with own signals.
 
     Each system has a mark with its 95 % interval: on the left the rank correlation of
     CI(r) over rejections, on the right the difference of CI. Of drawn answers there is
@@ -410,7 +412,7 @@ class _Marks(NamedTuple):
 def _make_mark_panels(
     n_rows: int, height: float, widths: tuple[float, ...]
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Make two panels with rows `height` inches high, and one for the systems' names."""
+    """Make two panels with rows `height` inches high, and one for systems' names."""
     inches = 0.6 + height * max(4, n_rows)
     return style.subplots(
         1,

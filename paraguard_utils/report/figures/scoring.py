@@ -1,5 +1,7 @@
-"""Figures of notebook 03: rates and scores of systems, DR by shared wording, how many
-refusals a rewording undoes, and Fig. 3.
+"""Figures of notebook 03.
+
+They show rates and scores of systems, DR by shared wording, how many refusals a
+rewording undoes, and CI by similarity (Fig. 3).
 """
 
 import numpy as np
@@ -138,8 +140,8 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     """Draw how many refused requests are answered within three other phrasings.
 
     Filled marks are harmless requests, hollow ones their harmful twins; grey means too
-    few refusals or mixed clusters. Bars are 95 % intervals. A page wide. `table` is from
-    `rephrasing.rephrasing_table`.
+    few refusals or mixed clusters. Bars are 95 % intervals. A page wide. `table` is
+    from `rephrasing.rephrasing_table`.
     """
     figure, axis = style.subplots(height=0.7 + 0.2 * len(table))
     too_few = table["too_few"].to_numpy(bool)

@@ -1,6 +1,4 @@
-"""What all figures share: one style, one palette, two widths, panels, interval bars,
-and `publish_figure`.
-"""
+"""What all figures share: style, palette, widths, panels and `publish_figure`."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
@@ -359,7 +357,7 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def system_looks(systems: Collection[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the colour of each system's model, and the line and marker of its prompt."""
+    """Return the colour of a system's model, and the line and marker of its prompt."""
     models = model_looks(map(model_of_system, systems))
     looks = {}
     for name in systems:
