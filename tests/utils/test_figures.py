@@ -359,3 +359,16 @@ def test_labels_are_spread_downwards_and_keep_their_order(values, gap):
     assert (places <= np.array(values) + 1e-12).all() and max(places) <= 1
     order = np.argsort(-np.array(values), kind="stable")
     assert (-np.diff(places[order]) >= gap - 1e-9).all()
+
+
+def test_a_run_shows_its_own_figure_or_none(results, monkeypatch):
+    shown = []
+    monkeypatch.setattr(style, "display", lambda picture: shown.append(picture.data))
+    live = stores.Store("live")
+    figures.show_figure(live, "shared_wording")
+    assert shown == [], "no picture of the record among another run's results"
+    png = live.output_path("figures", "shared_wording.png")
+    png.write_bytes((paths.FIGURES / "fig5_cohorts.png").read_bytes())
+    figures.show_figure(live, "shared_wording")
+    figures.show_figure(stores.Store("recorded"), "fig5_cohorts")
+    assert shown[0] == shown[1] == png.read_bytes()
