@@ -1,8 +1,12 @@
-"""What holds for all tests: equal bits need one thread, and progress bars and warnings on stderr are no results."""
+"""What holds for all tests: one thread, and stderr is no result.
+
+Equal bits need one thread; progress bars and warnings vary.
+"""
 
 import os
 
-# Beside a busy process the engine gives threads up, and their number decides the last digits of what a model says.
+# Beside a busy process the engine gives threads up, and their number decides the last
+# digits of what a model says.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

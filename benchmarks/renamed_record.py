@@ -96,7 +96,9 @@ def compare_file(old: pd.DataFrame, new: pd.DataFrame, name: str) -> list[str]:
     """Return what differs between two versions of a file, one line a column."""
     renamed = {column: rename_column(column, name) for column in old.columns}
     old = old.rename(columns=renamed)
-    lines = [f"column {column} is gone" for column in old.columns.difference(new.columns)]
+    lines = [
+        f"column {column} is gone" for column in old.columns.difference(new.columns)
+    ]
     if len(old) != len(new):
         return [*lines, f"{len(old)} rows became {len(new)}"]
     for column in old.columns.intersection(new.columns):

@@ -1,4 +1,4 @@
-"""The command line: `paraguard`, or `python -m paraguard_utils`."""
+"""The command line: `paraguard`, or `python -m paraguard_tools`."""
 
 import sys
 

@@ -237,7 +237,6 @@ class QueryStudy(Study[QuerySettings]):
         outside = read_xstest_prompts(path, "unsafe") if path else None
         return systems.ask_harmful_requests(self.files, outside, self.settings)
 
-
     def show_cluster(self, system: System) -> None:
         """Show the first cluster that a system decides both ways, and its answers."""
         flips = confusion.describe_flips(system)

@@ -1,7 +1,9 @@
-"""The task of Inspect: `inspect eval paraguard_utils/paraguard --model ...`.
+"""The task of Inspect: `inspect eval paraguard_tools/paraguard --model ...`.
 
 `docs/usage.md` shows its options.
 """
+
+import sys
 
 import pandas as pd
 from inspect_ai import Task, task
@@ -100,3 +102,25 @@ def paraguard(
         scorer=refused(labeller),
         config=GenerateConfig(temperature=0, max_tokens=MAX_TOKENS),
     )
+
+
+def _register_old_name() -> None:
+    """Let `paraguard_utils/paraguard`, the task's name before 1.0.0, work until 1.1."""
+
+    def old_task(
+        instruction: str = "none",
+        labeller: str = "",
+        corpus: str = str(CORPUS_FILE),
+        twins: str = "",
+    ) -> Task:
+        print(
+            "inspect eval paraguard_utils/paraguard: write paraguard_tools/paraguard",
+            file=sys.stderr,
+        )
+        return paraguard(instruction, labeller, corpus, twins)
+
+    old_task.__module__ = "paraguard_utils"
+    task(name="paraguard")(old_task)
+
+
+_register_old_name()
