@@ -199,17 +199,17 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
 
 
 def refill_numbers(recorded: Store | None = None) -> list[Path]:
-    """Fill the numbers in prose anew from the record, in place.
+    """Fill the numbers in README and in the data card anew from the record, in place.
 
-    These are the numbers of README and of the data card; the table of numbers and the
-    card's twin for machines follow. Returns the files that changed.
+    The table of numbers and the card's twin for machines follow. Returns the documents
+    that changed.
     """
-    documents = numbers.DOCUMENTS
+    readme = paths.ROOT / "README.md"
+    documents = [readme, croissant.CARD_FILE]
     before = {path: path.read_bytes() for path in documents}
-    found = numbers.collect_numbers(recorded or Store(RECORDED))
+    found = numbers.collect_numbers(recorded or Store(RECORDED), documents)
     table = paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv"
     stores.write_file(table, found, "tables", {})
-    readme = documents[0]
     text = numbers.fill_numbers(readme.read_text(encoding="utf-8"), found)
     readme.write_text(text, encoding="utf-8")
     croissant.write_card(found)
