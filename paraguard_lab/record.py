@@ -1,5 +1,6 @@
-"""Promote a live run to the record: data and their card, figures, numbers in prose, the
-committed notebooks.
+"""Promote a live run to the record.
+
+That is data and their card, figures, numbers in prose, and the committed notebooks.
 """
 
 import shutil
@@ -33,9 +34,7 @@ from paraguard_utils.stores import LIVE, RECORDED, Store
 
 
 def _folders(way: str) -> list[str]:
-    """Return the folders of a store whose files are recorded in a way
-    (`stores.FileKind`).
-    """
+    """Return the folders whose files are recorded in a way (`stores.FileKind`)."""
     folders = []
     for kind in stores.KINDS.values():
         folder = kind.path.partition("/")[0]

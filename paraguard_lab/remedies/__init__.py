@@ -1,3 +1,4 @@
-"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies): the
-files of `catalogue`.
+"""Remedies against false refusals, for notebook 07 (`docs/method.md`, Remedies).
+
+Each is a file of `catalogue`.
 """

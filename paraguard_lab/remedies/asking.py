@@ -1,5 +1,6 @@
-"""Ask what a remedy asks, resumably, and keep only labels (`docs/method.md`, Remedies;
-Asking).
+"""Ask what a remedy asks, resumably, and keep only labels.
+
+(`docs/method.md`, Remedies; Asking)
 """
 
 from collections.abc import Callable, Mapping

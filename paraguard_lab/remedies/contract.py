@@ -1,5 +1,6 @@
-"""What a remedy is, and what its file imports: it turns a system into another one
-(`docs/method.md`, Remedies).
+"""What a remedy is, and what its file imports (`docs/method.md`, Remedies).
+
+A remedy turns a system into another one.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,6 @@
-"""What thresholds on p(refuse) would reject: the curve that remedies are compared with
-(`docs/method.md`, Remedies).
+"""What thresholds on p(refuse) would reject (`docs/method.md`, Remedies).
+
+Remedies are compared with this curve.
 """
 
 import numpy as np
@@ -61,7 +62,7 @@ class ThresholdCurve:
         return Estimate.percentile(float(gain[0]), gain[1:])
 
     def drawn(self) -> Table:
-        """Return up to `MAX_CURVE_POINTS` points of the curve: threshold, frr, twins."""
+        """Return at most `MAX_CURVE_POINTS` of the curve: threshold, frr, twins."""
         every = pd.DataFrame(
             {
                 "threshold": self.thresholds,

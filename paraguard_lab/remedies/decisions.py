@@ -1,5 +1,6 @@
-"""Decisions of every remedied system on every split: asked in a live store, read from
-the recorded one.
+"""Decisions of every remedied system on every split.
+
+A live store asks for them, the recorded one is read.
 """
 
 import contextlib
@@ -134,8 +135,9 @@ def decide_test_split(
 
 
 def _read_metas(base: UntouchedSystem, remedy: Remedy) -> Iterator[dict[str, Any]]:
-    """Yield the meta files of what a remedy asked, with the number of the split,
-    `third`; 0 for XSTest.
+    """Yield the meta files of what a remedy asked.
+
+    `third` is the number of the split; 0 for XSTest.
     """
     if not remedy.folder:
         return

@@ -1,5 +1,6 @@
-"""Compare decisions of remedied systems with those of the untouched one
-(`docs/method.md`, Remedies).
+"""Compare decisions of remedied systems with those of the untouched one.
+
+(`docs/method.md`, Remedies)
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Learn p(refuse) on one split and choose by it on another (`docs/method.md`,
-Remedies).
+"""Learn p(refuse) on one split and choose by it on another.
+
+(`docs/method.md`, Remedies)
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,7 @@
-"""Read a model's activations, and change them for a while (`docs/method.md`, Remedies)."""
+"""Read a model's activations, and change them for a while.
+
+(`docs/method.md`, Remedies)
+"""
 
 import io
 import json

@@ -1,5 +1,6 @@
-"""Split clusters in three: to learn on, to choose on and to report on, in turn
-(`docs/method.md`, Remedies).
+"""Split clusters in three (`docs/method.md`, Remedies).
+
+The parts are to learn on, to choose on and to report on, in turn.
 """
 
 from typing import NamedTuple
@@ -22,7 +23,7 @@ UNTWINNED_RATIO = (5, 5, 3)  # ratio of the others
 
 
 class Split(NamedTuple):
-    """Prompts of one split: rows of the corpus, and the unsafe twins of its clusters."""
+    """Prompts of one split: rows of the corpus, and the twins of its clusters."""
 
     benign: Corpus
     twins: Corpus
@@ -83,9 +84,7 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
 
 
 def rotate_splits(splits: Splits) -> list[Splits]:
-    """Return the splits in three orders, so that each is the test split once
-    (`docs/method.md`, Remedies).
-    """
+    """Return the splits in three orders, so that each is the test split once."""
     parts = [splits.train, splits.validation, splits.test]
     rotated = []
     for number in SPLIT_NUMBERS:

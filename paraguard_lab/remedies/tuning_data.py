@@ -1,5 +1,6 @@
-"""Make examples to tune a model on from its own answers (`docs/method.md`, What CI
-adds; Remedies).
+"""Make examples to tune a model on from its own answers.
+
+(`docs/method.md`, What CI adds; Remedies)
 """
 
 import json

@@ -1,5 +1,6 @@
-"""The system that remedies are applied to: a model with its system prompt, as the store
-knows it.
+"""The system that remedies are applied to.
+
+It is a model with its system prompt, as the store knows it.
 """
 
 import copy
@@ -106,8 +107,8 @@ class UntouchedSystem:
         lacking = int((traces["next_ids"].map(len) == 0).sum())
         if lacking:
             raise Missing(
-                f"{lacking} of {len(traces)} prompts of {corpus_name} have no next-token"
-                " probabilities"
+                f"{lacking} of {len(traces)} prompts of {corpus_name} have no"
+                " next-token probabilities"
             )
         return traces
 

@@ -1,4 +1,7 @@
-"""Measure what a remedy does to a model's other abilities (`docs/method.md`, Remedies)."""
+"""Measure what a remedy does to a model's other abilities.
+
+(`docs/method.md`, Remedies)
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -102,7 +105,7 @@ def _first_steps(
 def _losses(
     model: LocalBackend, context: PromptContext, answers: pd.DataFrame
 ) -> np.ndarray:
-    """Return the mean cross-entropy of each answer after its prompt, in nats a token."""
+    """Return the mean cross-entropy of answers after their prompts, nats per token."""
     answered = answers.assign(
         text=answers["text"] + context.suffix + answers["response"]
     )

@@ -1,5 +1,6 @@
-"""Verdicts on what remedies change, and tuned models against their controls
-(`docs/method.md`, Remedies).
+"""Verdicts on what remedies change, and tuned models against their controls.
+
+(`docs/method.md`, Remedies)
 """
 
 from collections.abc import Mapping, Sequence

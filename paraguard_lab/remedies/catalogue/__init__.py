@@ -1,6 +1,6 @@
-"""Remedies, one file each: a module here with `REMEDIES`, a sequence of
-`contract.Remedy`, is found by itself.
+"""Remedies, one file each.
 
+A module here with `REMEDIES`, a sequence of `contract.Remedy`, is found by itself.
 Other distributions add a module of theirs by an entry point of the group
 `paraguard.remedies`.
 """
@@ -50,9 +50,7 @@ def all_remedies() -> dict[str, Remedy]:
 
 
 def remedy_folders() -> list[str]:
-    """Return the names that labels of what remedies ask are kept under
-    (`Remedy.folder`).
-    """
+    """Return the names that labels are kept under (`Remedy.folder`)."""
     return sorted({remedy.folder for remedy in all_remedies().values()} - {""})
 
 

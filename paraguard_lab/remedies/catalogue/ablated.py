@@ -1,5 +1,6 @@
-"""Remove the direction of false refusal, orthogonal to that of true refusal (Wang et
-al., arXiv 2410.03415).
+"""Remove the direction of false refusal from a model's activations.
+
+It is orthogonal to that of true refusal (Wang et al., arXiv 2410.03415).
 """
 
 import hashlib

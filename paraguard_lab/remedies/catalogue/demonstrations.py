@@ -1,5 +1,6 @@
-"""In-context defence: put refused harmful requests before the request (Wei et al.,
-arXiv 2310.06387).
+"""In-context defence: put refused harmful requests before the request.
+
+(Wei et al., arXiv 2310.06387)
 """
 
 import numpy as np

@@ -1,5 +1,6 @@
-"""Refuse requests of high perplexity (Alon and Kamfonas, arXiv 2308.14132; Jain et al.,
-2309.00614).
+"""Refuse requests of high perplexity.
+
+(Alon and Kamfonas, arXiv 2308.14132; Jain et al., 2309.00614)
 """
 
 import numpy as np
@@ -18,7 +19,10 @@ PERPLEXITY_QUANTILE = 0.95
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:
-    """Reject requests with a perplexity above the limit; the model decides the others."""
+    """Reject requests with a perplexity above the limit.
+
+    The model decides the others.
+    """
 
     def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
         perplexity = trace_perplexity(base.traces(corpus_name, prompts))

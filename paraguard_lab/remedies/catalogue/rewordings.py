@@ -1,5 +1,6 @@
-"""Answer a rewording instead of the request (Jain et al., arXiv 2309.00614), or let
-rewordings vote (ours).
+"""Answer a rewording instead of the request, or let rewordings vote.
+
+The first is from Jain et al. (arXiv 2309.00614), the second is ours.
 """
 
 from functools import partial

@@ -1,5 +1,6 @@
-"""Ask under a system prompt that adds to the safety instruction: answer what is
-harmless in context (ours).
+"""Ask under a system prompt that adds to the safety instruction (ours).
+
+It adds: answer what is harmless in context.
 """
 
 from paraguard_lab.remedies.contract import (

@@ -1,5 +1,6 @@
-"""Self-CD: subtract what the system prompt adds to the next token (Shi et al., arXiv
-2401.17633).
+"""Self-CD: subtract what the system prompt adds to the next token.
+
+(Shi et al., arXiv 2401.17633)
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,6 @@
-"""Self-reminder: put the request between two reminders (Xie et al., Nature Machine
-Intelligence 2023).
+"""Self-reminder: put the request between two reminders.
+
+(Xie et al., Nature Machine Intelligence 2023)
 """
 
 from paraguard_lab.remedies.contract import (

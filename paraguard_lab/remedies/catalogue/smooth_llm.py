@@ -1,4 +1,7 @@
-"""SmoothLLM: let copies with random characters vote (Robey et al., arXiv 2310.03684)."""
+"""SmoothLLM: let copies with random characters vote.
+
+(Robey et al., arXiv 2310.03684)
+"""
 
 import hashlib
 import string

@@ -1,5 +1,6 @@
-"""SCANS: steer activations away from refusal, or towards it for harmful requests (Cao
-et al., arXiv 2408.11491).
+"""SCANS: steer activations away from refusal, or towards it for harmful requests.
+
+(Cao et al., arXiv 2408.11491)
 """
 
 import hashlib
@@ -105,7 +106,7 @@ def choose_cosine_limit(benign: np.ndarray, harmful: np.ndarray) -> float:
 
 
 class SteeredModel(RemediedModel):
-    """A model whose middle layers are steered, for each request in its own direction."""
+    """A model whose middle layers are steered, for each request in its direction."""
 
     def __init__(
         self, base: LocalBackend, parameters: dict[str, Any], steering: Steering
@@ -155,7 +156,7 @@ class SteeredModel(RemediedModel):
 def read_transitions(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return activations at the last token of prompts, and of the assent behind them."""
+    """Return activations at the last token of prompts, and of the assent behind."""
     assenting = replace(context, suffix=context.suffix + ASSENT_TEXT)
     before = inside.read_activations(model, context, prompts, batch)
     behind = inside.read_activations(model, assenting, prompts, batch)

@@ -1,5 +1,6 @@
-"""Reject above a threshold on p(refuse) of the first token (ours): a baseline that
-needs one prefill only.
+"""Reject above a threshold on p(refuse) of the first token (ours).
+
+This is a baseline that needs one prefill only.
 """
 
 from functools import cache

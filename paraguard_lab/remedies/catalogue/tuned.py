@@ -1,5 +1,6 @@
-"""Tune for consistency: LoRA on brittle clusters and refused twins, and on other
-answers as a control (ours).
+"""Tune for consistency: LoRA on brittle clusters and refused twins (ours).
+
+A control is tuned on other answers.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
-"""The veto of 07: overturn a rejection if its paraphrases, or its rewordings, are
-accepted.
+"""The veto of 07: overturn a rejection if its paraphrases are accepted.
+
+Rewordings may take the place of paraphrases.
 """
 
 from collections.abc import Callable
