@@ -39,8 +39,8 @@ VERDICT_TITLES = {"undecided": "cannot tell", "too_few": "too few"}
 
 MOST_ROWS = 9  # of a table that a notebook shows
 
-Parameters = TypeVar("Parameters", bound=StudySettings)
-Analysed = TypeVar("Analysed", bound=AnalysisSettings)
+_Settings = TypeVar("_Settings", bound=StudySettings)
+_Analysed = TypeVar("_Analysed", bound=AnalysisSettings)
 
 
 class GuardSides(NamedTuple):
@@ -92,7 +92,7 @@ def count_verdicts(predicted: Table) -> Table:
     return pd.crosstab(verdicts, predicted["number"]).reset_index()
 
 
-class LabPage(Page[Parameters]):
+class LabPage(Page[_Settings]):
     """A page whose sentences may name derived tables, and whose tables may be long."""
 
     def say(self, text: str, **frames: Table) -> None:
@@ -112,11 +112,11 @@ class LabPage(Page[Parameters]):
         return self.store.read("tables", name)
 
 
-class LabStudy(LabPage[Parameters], Study[Parameters]):
+class LabStudy(LabPage[_Settings], Study[_Settings]):
     """A study with the sentences and tables of a `LabPage`."""
 
 
-class ScoredStudy(LabStudy[Analysed]):
+class ScoredStudy(LabStudy[_Analysed]):
     """Systems that 03 scored, and the guards and harmful requests beside them."""
 
     @cached_property

@@ -8,7 +8,7 @@ import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
 from paraguard_utils.core.decisions import LABELS
-from paraguard_utils.core.strategies import SEED, STRATEGIES
+from paraguard_utils.core.strategies import SEED_STRATEGY, STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
@@ -103,7 +103,7 @@ SCHEMAS = {
         prompt_id=text(unique=True),
         cluster_id=text(),
         variant=count(),
-        strategy=one_of((SEED, *STRATEGIES)),
+        strategy=one_of((SEED_STRATEGY, *STRATEGIES)),
         text=text(unique=True),
         source=text(),
         category=text(),

@@ -219,7 +219,7 @@ class QueryOptions(ComputeOptions):
 
 
 class ScoreOptions(FrozenParameters):
-    """How refusals are scored: by whose labels, which weights and how many neighbours."""
+    """How refusals are scored: by which labels, weights and number of neighbours."""
 
     labeller: Labeller = "combined"
     k: int = Field(5, ge=1, le=100)

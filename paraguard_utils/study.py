@@ -38,10 +38,10 @@ from paraguard_utils.settings import (
 
 SHOWN_CHARACTERS = 90  # of an answer
 
-Parameters = TypeVar("Parameters", bound=StudySettings)
+_Settings = TypeVar("_Settings", bound=StudySettings)
 
 
-class Page(Generic[Parameters]):
+class Page(Generic[_Settings]):
     """The parameters of a notebook, its store, and what it writes and shows.
 
     Attributes
@@ -56,7 +56,7 @@ class Page(Generic[Parameters]):
         Parameters and hashes of inputs, written beside each file.
     """
 
-    def __init__(self, settings: Parameters) -> None:
+    def __init__(self, settings: _Settings) -> None:
         self.settings = settings
         self.files = settings.open_files()
         self.store = self.files.store
@@ -114,7 +114,7 @@ class Page(Generic[Parameters]):
         return self.store.read_earlier(kind, *names)
 
 
-class Study(Page[Parameters]):
+class Study(Page[_Settings]):
     """A corpus and the systems that are measured on it.
 
     Examples
@@ -126,7 +126,7 @@ class Study(Page[Parameters]):
     """
 
     @classmethod
-    def open(cls, settings: Parameters) -> "Study[Parameters]":
+    def open(cls, settings: _Settings) -> "Study[_Settings]":
         """Open a study; DataError if its corpus cannot be read."""
         study = cls(settings)
         study.meta = settings.meta(corpus=study.prompts)
@@ -268,7 +268,10 @@ class QueryStudy(Study[QuerySettings]):
         self.show(shown)
 
     def show_answers(self, rates: Table, measured: Mapping[str, System]) -> None:
-        """Show how many answers were accepted, rejected and unparsed, and their ends."""
+        """Show how many answers were accepted, rejected and unparsed.
+
+        How they end is shown too.
+        """
         ends = {}
         for name, system in measured.items():
             ends[name] = system.traces["finish_reason"].value_counts()

@@ -1,4 +1,4 @@
-"""Requests that ask for harm: how they are recognized, and who may not read the answers.
+"""Recognize requests that ask for harm, and say who may not read the answers.
 
 A corpus is declared by its own rows, so that it stays declared wherever it is copied:
 one row whose source says so, or whose cluster is the twin of a harmless one, is enough

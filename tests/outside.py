@@ -489,7 +489,7 @@ def in_claims():
             }
     for name, (word, other) in said.items():
         found[f"claim.{name}.verdict"] = (
-            word if word == other else "depends on the reading"
+            word if word == other else "depends on the interpretation"
         )
     return found
 

@@ -19,10 +19,7 @@ from paraguard_utils.schemas import SCHEMAS
 TEXT = croissant.CARD_FILE.read_text(encoding="utf-8")
 SECTIONS = croissant.read_card_sections(TEXT)
 HEADER = DatasetCard(TEXT).data.to_dict()
-SYSTEMS = {
-    kind: set(recorded_systems(kind))
-    for kind in ("chat", "guard", "refusal")
-}
+SYSTEMS = {kind: set(recorded_systems(kind)) for kind in ("chat", "guard", "refusal")}
 ITSELF = ("README.md", "LICENSE", "croissant.json")
 COUNTED = {
     "labels": ("chat", "guard", "refusal"),

@@ -5,8 +5,8 @@ from collections import defaultdict
 
 from paraguard_utils import paths
 
-PROTOCOL = {"REMEDIES", "apply", "audit"}
-"""What each remedy's file has, and a command that is called as its function."""
+PROTOCOL = {"REMEDIES", "apply", "audit", "takes", "resolve"}
+"""What each remedy and each kind of backend has, and a command called as its function."""
 
 
 def public_names(text):

@@ -27,9 +27,7 @@ CLUSTERS, PAIRS = (
     ClusterBootstrap(CORPUS["cluster_id"], resamples=20),
     wording.find_cluster_pairs(CORPUS),
 )
-CHAT, GUARDS = (
-    recorded_systems(kind) for kind in ("chat", "guard")
-)
+CHAT, GUARDS = (recorded_systems(kind) for kind in ("chat", "guard"))
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 
 

@@ -213,7 +213,8 @@ def test_prose_has_the_recorded_numbers():
     for path in run.list_notebooks():
         cells = nbformat.read(path, as_version=4).cells
         texts += [cell.source for cell in cells if cell.cell_type == "markdown"]
-        assert f"](notebooks/{path.name})" in texts[0], (
+        link = path.relative_to(paths.ROOT).as_posix()
+        assert f"]({link})" in texts[0], (
             "the README links every notebook"
         )
     assert sum("<!--=" in text for text in texts) >= 4

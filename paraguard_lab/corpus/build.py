@@ -1,9 +1,8 @@
-"""Build a corpus at the paper's size from public benchmarks, in one command
-(`docs/method.md`, Corpus).
+"""Build a corpus at the paper's size from public benchmarks, in one command.
 
 It is built in parts of `SEEDS_PER_PART` seeds, each written atomically with a digest of
 its inputs: a killed run loses only the part in hand, and another threshold, word list
-or seed order starts anew. The corpus stays in a live store.
+or seed order starts anew. The corpus stays in a live store (`docs/method.md`, Corpus).
 """
 
 import hashlib
@@ -23,7 +22,7 @@ from tqdm import tqdm
 from paraguard_lab.core.inference import exact_share
 from paraguard_lab.corpus import benchmarks, charged, fluency, paraphrase
 from paraguard_utils import paths, stores
-from paraguard_utils.core.strategies import SEED as SEED_STRATEGY
+from paraguard_utils.core.strategies import SEED_STRATEGY
 from paraguard_utils.corpus import fidelity, gates, risk, xstest
 from paraguard_utils.models import encoder, loading, weights
 from paraguard_utils.parts import Parts
@@ -45,8 +44,8 @@ PUBLIC_CORPUS_TABLES = (
 """Tables that describe the corpus: counts without texts."""
 
 BUILD_VERSION = "1"
-"""Raise it with a change of the generators, gates or encoder that changes what is built:
-parts of another version are made again."""
+"""Raise it with a change of the generators, gates or encoder that changes what is
+built: parts of another version are made again."""
 
 BUILD_STEPS = ("generate", "embed", "read", "judge")
 _PART_COLUMNS = [

@@ -1,9 +1,8 @@
-"""Whether paraphrases still mean what their seed means, as people and models read them
-(`docs/method.md`, Corpus).
+"""Say whether paraphrases still mean what their seed means.
 
-People mark a sheet of sampled pairs (`paraguard corpus sheet`, `paraguard corpus
-read`), or one that the explorer saves, whose pairs are a refused phrasing and its
-nearest accepted paraphrase.
+People and models read them (`docs/method.md`, Corpus). People mark a sheet of sampled
+pairs (`paraguard corpus sheet`, `paraguard corpus read`), or one that the explorer
+saves, whose pairs are a refused phrasing and its nearest accepted paraphrase.
 """
 
 import math
@@ -21,7 +20,7 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     to_columns,
 )
-from paraguard_utils.core.strategies import SEED as SEED_STRATEGY
+from paraguard_utils.core.strategies import SEED_STRATEGY
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Candidates, Corpus, Seeds, Table

@@ -274,7 +274,10 @@ def find_substitutions(
 
 
 def _longest_replaceable(i: int, tokens: _Tokens) -> tuple[int, _Replacements]:
-    """Return the length and replacements of the longest term at `i`; (1, {}) if none."""
+    """Return the length and replacements of the longest term at `i`.
+
+    They are (1, {}) if there is none.
+    """
     free = [*tokens.stays[i:], True].index(True)
     for length in range(min(_longest_term(), free), 0, -1):
         options = _options(i, length, tokens)
@@ -470,7 +473,10 @@ def apply_frames(text: str, strategy: str) -> list[_Base]:
 def _say_in_frame(
     sentence: str, frame: dict[str, Any]
 ) -> tuple[str, list[_Span]] | None:
-    """Return a sentence in a frame, and the spans of the frame's words; None if unfit."""
+    """Return a sentence in a frame, and the spans of the frame's words.
+
+    None if the sentence is unfit.
+    """
     parts = _SENTENCE.match(sentence)
     assert parts is not None  # the pattern matches any text
     body, end = parts.groups()

@@ -1,4 +1,7 @@
-"""Reword requests that have no cluster, by the rules alone (`docs/method.md`, The veto)."""
+"""Reword requests that have no cluster, by the rules alone.
+
+The veto asks such rewordings (`docs/method.md`, The veto).
+"""
 
 from functools import cache
 

@@ -1,8 +1,7 @@
-"""Let a model write candidates, and another judge whether they keep the intent
-(`docs/method.md`, Corpus).
+"""Let a model write candidates, and another judge whether they keep the intent.
 
 The judge must be another model than the writer, and is queried only about what passes
-every gate alone.
+every gate alone (`docs/method.md`, Corpus).
 """
 
 import hashlib

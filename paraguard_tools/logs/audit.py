@@ -1,5 +1,6 @@
-"""Measure how often, and how sensibly, each system of a log refuses (`docs/method.md`,
-Disagreement).
+"""Measure how often, and how sensibly, each system of a log refuses.
+
+Two logs can be compared (`docs/method.md`, Disagreement).
 """
 
 from collections.abc import Mapping
@@ -99,7 +100,8 @@ def audit(
 
     Examples
     --------
-    >>> rows = pd.DataFrame({"cluster": list("aabbcc"), "label": ["reject", "accept", *["accept"] * 4]})
+    >>> label = ["reject", "accept", *["accept"] * 4]
+    >>> rows = pd.DataFrame({"cluster": list("aabbcc"), "label": label})
     >>> audit(Decisions.from_frame(rows)).table["frr"].round(3).tolist()
     [0.167]
     """
@@ -166,8 +168,9 @@ class _Estimates(dict[str, Estimate]):
         self.notes: list[str] = []
 
     def withhold(self, too_few: bool, note: str, *names: str) -> None:
-        """Take the intervals of some estimates away, and note why, if there is too
-        little to rely on them.
+        """Take intervals of estimates away if there is too little to rely on them.
+
+        The note says why.
         """
         if too_few:
             self.update(
@@ -189,8 +192,9 @@ class _Estimates(dict[str, Estimate]):
 def _refused(
     own: pd.DataFrame, harmful: bool = False, blocked: bool = True
 ) -> np.ndarray:
-    """Return what became of harmless requests, or of harmful ones: 1 refused, 0
-    answered, NaN for all others.
+    """Return what became of harmless requests, or of harmful ones.
+
+    1 is refused and 0 answered; all others are NaN.
     """
     side = own["harmful"].to_numpy() if "harmful" in own else np.zeros(len(own), bool)
     return np.where(
@@ -201,8 +205,9 @@ def _refused(
 def count_requests(
     own: pd.DataFrame, harmful: bool = False, blocked: bool = True
 ) -> pd.DataFrame:
-    """Count one system's decisions on harmless or harmful requests, by cluster:
-    cluster_id, n, rejected, cluster.
+    """Count one system's decisions on harmless or harmful requests, by cluster.
+
+    Columns: cluster_id, n, rejected, cluster.
     """
     code, names = pd.factorize(own["cluster"])
     decided = disagreement.count_decisions(
@@ -212,8 +217,9 @@ def count_requests(
 
 
 def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
-    """Estimate the share of requests that are refused, or by how much it differs
-    between two sides.
+    """Estimate the share of requests that are refused.
+
+    With two sides, estimate by how much it differs between them.
     """
     totals = (
         (
@@ -228,8 +234,9 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
 def _odds(
     clusters: ClusterBootstrap, *sides: pd.DataFrame, tries: int = rephrasing.MAX_TRIES
 ) -> Estimate:
-    """Estimate the share of refusals that are answered in other words, or by how much
-    it differs between two sides.
+    """Estimate the share of refusals that are answered in other words.
+
+    With two sides, estimate by how much it differs between them.
     """
     return estimates.ratio_of_totals(
         clusters, *(rephrasing.count_rephrased(clusters, one, tries) for one in sides)
@@ -239,7 +246,7 @@ def _odds(
 def _measure_clusters(
     own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, drawn: tuple[int, int]
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-    """Return columns of a system's row, its isolated refusals and its brittle clusters."""
+    """Return columns of a row, isolated refusals and brittle clusters of a system."""
     code, names = pd.factorize(own["cluster"])
     clusters = ClusterBootstrap(np.arange(len(names)), *drawn)
     every = count_requests(own)
@@ -371,8 +378,9 @@ def _correct_for_annotations(
 
 
 def _too_few_for_a_rate(decided: pd.DataFrame) -> bool:
-    """Return whether clusters with a refusal, or with an answer, are too few for an
-    interval, but not none.
+    """Return whether clusters are too few for an interval, but not none.
+
+    Those with a refusal, or with an answer, count.
     """
     fewest = min(
         (decided["rejected"] > 0).sum(), (decided["rejected"] < decided["n"]).sum()
@@ -421,8 +429,9 @@ def _estimate_by_words(
 def _measure_neighbours(
     own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, drawn: tuple[int, int]
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return columns of a system's row and its isolated refusals, with near neighbours
-    in the place of clusters.
+    """Return columns of a system's row and its isolated refusals.
+
+    Near neighbours stand in the place of clusters.
     """
     scored = ~np.isnan(decided)
     if not scored.any():
@@ -475,8 +484,9 @@ def compare(
     n_resamples: int = N_RESAMPLES,
     random_state: int = SEED,
 ) -> pd.DataFrame:
-    """Compare two logs of the same clusters on the same resampled clusters, new minus
-    old.
+    """Compare two logs of the same clusters on the same resampled clusters.
+
+    Differences are new minus old.
 
     Returns
     -------
@@ -496,7 +506,9 @@ def compare(
 
     Examples
     --------
-    >>> logs = [pd.DataFrame({"cluster": list("aabbcc"), "label": ["reject", *["accept"] * 5]}) for _ in range(2)]
+    >>> label = ["reject", *["accept"] * 5]
+    >>> rows = pd.DataFrame({"cluster": list("aabbcc"), "label": label})
+    >>> logs = [rows, rows.copy()]
     >>> compare(*map(Decisions.from_frame, logs))["frr"].tolist()
     [0.0]
     """
@@ -582,8 +594,9 @@ def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
 
 
 def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
-    """Say how wide intervals will be with how many clusters like those of
-    `simulate_clusters` or `count_requests`.
+    """Say how wide intervals will be with how many clusters.
+
+    They are like those of `simulate_clusters` or `count_requests`.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval
     of frr, dr and rephrased3.
@@ -610,11 +623,10 @@ def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
 
 
 def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:
-    """Draw clusters, columns n and rejected, of a system with a refusal rate and a DR
-    in (0, 1).
+    """Draw clusters of a system with a refusal rate and a DR in (0, 1).
 
-    The counts are beta-binomial with an intra-cluster correlation of 1 - dr; each
-    cluster has `size` wordings.
+    Columns: n, rejected. The counts are beta-binomial with an intra-cluster correlation
+    of 1 - dr; each cluster has `size` wordings.
     """
     rng, strength = np.random.default_rng(SEED), dr / (1 - dr)
     p = rng.beta(rate * strength, (1 - rate) * strength, 5_000)
@@ -641,8 +653,9 @@ def format_interval(value: float, low: float, high: float) -> str:
 
 
 def describe_system(row: Mapping[str, Any]) -> str:
-    """Say in two or three sentences how often a system refuses, and what asking again
-    in other words gives.
+    """Say how often a system refuses, and what asking again in other words gives.
+
+    It takes two or three sentences.
 
     `row` is one of the audit's table: system, n_scored, and frr, rephrased3 and
     rephrased3_harmful with their intervals, each NaN or missing where it is not known.

@@ -1,5 +1,6 @@
-"""The commands that need no optional package: `paraguard audit`, `paraguard label` and
-`paraguard threshold`.
+"""The commands that need no optional package.
+
+They are `paraguard audit`, `paraguard label` and `paraguard threshold`.
 """
 
 import sys
@@ -52,10 +53,8 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     print(page.display_audit(found.table).to_string(), end="\n\n")
     if notes := page.list_audit_notes(found.table):
         print(_fill(notes), end="\n\n")
-    print(
-        "written:"
-        f" {', '.join(display_path(path) for path in page.write_audit_page(found, folder))}"
-    )
+    written = page.write_audit_page(found, folder)
+    print(f"written: {', '.join(display_path(path) for path in written)}")
     return found
 
 
@@ -120,8 +119,9 @@ def format_comparison(old: Decisions, new: Decisions) -> str:
 
 
 def format_plan(decisions: Decisions | None) -> str:
-    """Say how wide intervals will be: with clusters like those of a log, or under
-    assumed rates.
+    """Say how wide intervals will be.
+
+    The clusters are like those of a log, or drawn under assumed rates.
     """
     if decisions is not None:
         if not decisions.clustered:
@@ -157,16 +157,16 @@ def format_plan(decisions: Decisions | None) -> str:
     return "\n\n".join([heading, *tables])
 
 
-def read_scores(
+def read_score_rows(
     file: str | Path, columns: Mapping[str, str], harmful: bool = False
 ) -> pd.DataFrame:
-    """Read score, cluster and harmful of each row, from `columns` or, where "", from
-    those of the usual names.
+    """Read score, cluster and harmful of each row.
 
-    `harmful` is assumed where the file does not say. Raise DataError about the first
-    row that lacks one of the three.
+    They come from `columns` or, where "", from those of the usual names. `harmful` is
+    assumed where the file does not say. Raise DataError about the first row that lacks
+    one of the three.
     """
-    source = records.find_source(file)
+    source = records.find_log_source(file)
     rows = pd.concat(
         records.read_parts(
             source, dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)
@@ -200,8 +200,9 @@ def read_scores(
 
 
 def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list[str]:
-    """Say which cut keeps the promise on the harmless rows of `read_scores`, and what
-    it still blocks of the others.
+    """Say which cut keeps the promise on the harmless rows of `read_score_rows`.
+
+    Say also what it still blocks of the others.
     """
     harmful = rows["harmful"].astype(bool)
     own = rows[~harmful]
@@ -252,8 +253,9 @@ def label(
         typer.Option(help="Cue list and classifier, or the cue list alone (no torch)."),
     ] = "combined",
 ) -> None:
-    """Label answers as accepted or refused: the file with label, kind, rule and
-    p_refusal, on standard output.
+    """Label answers as accepted or refused, on standard output.
+
+    It prints the file with label, kind, rule and p_refusal.
 
     Example: paraguard label answers.csv --column completion --request prompt >
     labelled.csv
@@ -305,15 +307,16 @@ def threshold(
         typer.Option(help="Column: should be blocked.", show_default="harmful, ..."),
     ] = "",
 ) -> None:
-    """Choose the cut that blocks at most a share of harmless meanings in any wording,
-    and say what that costs.
+    """Choose the cut that blocks at most a share of harmless meanings.
+
+    A meaning is blocked if any of its wordings is. What the cut costs is printed too.
 
     Example: paraguard threshold scores.csv --meanings 0.05
     """
     columns = {"score": score, "cluster": cluster, "harmful": harmful}
     parts = [
-        read_scores(file, columns),
-        *([read_scores(twins, columns, harmful=True)] if twins else []),
+        read_score_rows(file, columns),
+        *([read_score_rows(twins, columns, harmful=True)] if twins else []),
     ]
     print(_fill(describe_cut(pd.concat(parts), requests, confidence)))
 
@@ -415,11 +418,12 @@ def audit(
         bool, typer.Option("--demo", help="Audit 1,620 recorded decisions of SmolLM2.")
     ] = False,
 ) -> None:
-    """Audit decisions or answers of any model or guard: how often and how sensibly it
-    refuses.
+    """Say how often and how sensibly any model or guard refuses.
 
-    Exit codes: 0 not worse, 1 error, 2 usage, 3 worse, 4 too little to say. Example:
-    paraguard audit log.jsonl
+    It audits decisions or answers. Exit codes: 0 not worse, 1 error, 2 usage, 3 worse,
+    4 too little to say.
+
+    Example: paraguard audit log.jsonl
     """
     columns = {
         "text": text,

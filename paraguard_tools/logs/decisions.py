@@ -1,5 +1,6 @@
-"""Decisions of one or several systems, read from anybody's file (`docs/usage.md`, Your
-own log).
+"""Read decisions of one or several systems from anybody's file.
+
+The file may have one of many layouts (`docs/usage.md`, Your own log).
 """
 
 import re
@@ -97,8 +98,10 @@ class Decisions:
         requests: str | Path = "",
         labeller: str = "",
     ) -> Self:
-        r"""Read a file: CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a
-        log of Inspect.
+        r"""Read a file of decisions or answers.
+
+        It is CSV, TSV, Parquet, JSON lines, chat logs, batches, spans, or a log of
+        Inspect.
 
         Parameters
         ----------
@@ -126,11 +129,12 @@ class Decisions:
         --------
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "log.csv"
-        >>> _ = file.write_text("text,decision,cluster\nHow to kill weeds?,refused,a\nHow to weed?,answered,a\n")
+        >>> rows = ["How to kill weeds?,refused,a", "How to weed?,answered,a"]
+        >>> _ = file.write_text("\n".join(["text,decision,cluster", *rows]))
         >>> Decisions.from_file(file).rows["label"].tolist()
         ['reject', 'accept']
         """
-        source = records.find_source(file)
+        source = records.find_log_source(file)
         if unknown := set(columns or {}) - set(USUAL_COLUMNS):
             raise DataError(
                 f"there is no field {unknown.pop()!r}; there are"
@@ -147,7 +151,8 @@ class Decisions:
 
         Examples
         --------
-        >>> Decisions.from_frame(pd.DataFrame({"label": ["reject", "accept"], "cluster": "a"})).clustered
+        >>> rows = pd.DataFrame({"label": ["reject", "accept"], "cluster": "a"})
+        >>> Decisions.from_frame(rows).clustered
         True
         """
         frame = frame.reset_index(drop=True)
@@ -310,13 +315,13 @@ def label_refusals(
     requests: Sequence[object] | None = None,
     labeller: str = "",
 ) -> pd.DataFrame:
-    """Label n answers as accept, reject, blocked (by a provider) or unparsed (nothing
-    that can be read).
+    """Label n answers as accept, reject, blocked or unparsed.
 
-    None and NaN are answers that never came. Finish reasons are those that the provider
-    tells; the classifier also reads what was asked. `labeller` is "cues" for the cue
-    list alone, "combined" for the classifier too, or "" for the classifier if it is
-    installed and there are at most `MAX_CLASSIFIED` answers.
+    A provider blocks; nothing can be read in what is unparsed. None and NaN are answers
+    that never came. Finish reasons are those that the provider tells; the classifier
+    also reads what was asked. `labeller` is "cues" for the cue list alone, "combined"
+    for the classifier too, or "" for the classifier if it is installed and there are at
+    most `MAX_CLASSIFIED` answers.
 
     Returns
     -------
@@ -329,7 +334,8 @@ def label_refusals(
 
     Examples
     --------
-    >>> label_refusals(["I'm sorry, but I can't help.", "Sure: dig."], labeller="cues")["label"].tolist()
+    >>> answers = ["I'm sorry, but I can't help.", "Sure: dig."]
+    >>> label_refusals(answers, labeller="cues")["label"].tolist()
     ['reject', 'accept']
     """
     frame = pd.DataFrame({"answer": list(answers)}, dtype=object)
@@ -341,8 +347,9 @@ def label_refusals(
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
-    """Label answers, and say who did: with the classifier if asked for, or if installed
-    and answers are few enough.
+    """Label answers, and say who did.
+
+    It is the classifier too if asked for, or if installed and answers are few enough.
     """
     from paraguard_utils.labels import refusals
 

@@ -72,9 +72,11 @@ def judge_audit(
 
     Examples
     --------
-    >>> rows = pd.DataFrame({"system": ["a"], "dr": [0.5], "dr_low": [0.4], "dr_high": [0.6], "n_clusters": [100]})
-    >>> judge_audit(rows, "dr", 0.55)[0].line
-    'a: too little to say: dr 0.50 [0.40, 0.60] against 0.55; about 400 clusters would be enough'
+    >>> row = {"system": "a", "dr": 0.5, "dr_low": 0.4, "dr_high": 0.6}
+    >>> rows = pd.DataFrame([row | {"n_clusters": 100}])
+    >>> print(judge_audit(rows, "dr", 0.55)[0].line)  # doctest: +NORMALIZE_WHITESPACE
+    a: too little to say: dr 0.50 [0.40, 0.60] against 0.55;
+    about 400 clusters would be enough
     """
     findings = []
     for row in table.to_dict("records"):
@@ -126,7 +128,10 @@ def gate_json(
 
 
 def gate_junit(findings: Sequence[GateFinding]) -> str:
-    """Return findings as JUnit's XML: worse is a failure, too little to say an error."""
+    """Return findings as JUnit's XML.
+
+    Worse is a failure, too little to say an error.
+    """
     kinds = {"worse": "failure", "too little to say": "error"}
     counts = {
         f"{kind}s": str(sum(one.verdict == name for one in findings))

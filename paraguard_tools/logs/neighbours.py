@@ -1,5 +1,6 @@
-"""Near neighbours of prompts that have no clusters, and groups to resample
-(`docs/method.md`, Disagreement).
+"""Find near neighbours of prompts that have no clusters, and groups to resample.
+
+Neighbours stand in the place of clusters (`docs/method.md`, Disagreement).
 """
 
 from collections.abc import Iterator
@@ -50,8 +51,9 @@ class Neighbourhoods(NamedTuple):
 def find_neighbours(
     vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA
 ) -> Neighbourhoods:
-    """Find the neighbours of every prompt, whose sentence vectors (n, d) have a cosine
-    of theta or more.
+    """Find the neighbours of every prompt.
+
+    Sentence vectors (n, d) of neighbours have a cosine of theta or more.
     """
     units = normalize_rows(vectors).astype(np.float32)
     n, rejected = len(units), np.asarray(rejected, bool)

@@ -42,8 +42,9 @@ AUDIT_HEADINGS = {
 
 
 def display_audit(table: pd.DataFrame) -> pd.DataFrame:
-    """Turn an audit's table around for readers: a row a measure, a column a system, a
-    dash for what is not known.
+    """Turn an audit's table around for readers.
+
+    A row is a measure, a column a system; a dash stands for what is not known.
     """
     columns: dict[str, dict[str, Any]] = {}
     for number, row in enumerate(table.to_dict("records")):
@@ -71,8 +72,9 @@ def list_audit_notes(table: pd.DataFrame) -> list[str]:
 
 
 def write_audit_page(found: Audit, out: Path) -> list[Path]:
-    """Write an audit to a folder, its tables, a figure and a page, and return the
-    files.
+    """Write an audit to a folder, and return the files.
+
+    They are its tables, a figure and a page.
     """
     out.mkdir(parents=True, exist_ok=True)
     places = found.refusals["row"].astype(int)
@@ -212,4 +214,4 @@ say.{labelled}</p>
 <p>Isolation: the share of a refused request's other wordings that are answered.</p>
 {listed}
 </body></html>
-"""
+"""  # noqa: E501

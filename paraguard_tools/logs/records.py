@@ -90,7 +90,10 @@ class LogSource(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The number by which the user knows the first row: a table's header is row 1."""
+        """The number by which the user knows the first row.
+
+        A table's header is row 1.
+        """
         return 2 if self.kind == "table" else 1
 
     def place(self, row: int) -> str:
@@ -103,7 +106,7 @@ class LogSource(NamedTuple):
         return gzip.open(self.path) if self.packed else self.path.open("rb")  # type: ignore[return-value]
 
 
-def find_source(file: str | Path) -> LogSource:
+def find_log_source(file: str | Path) -> LogSource:
     """Find out what kind of file this is; "-" is standard input.
 
     Raises DataError if there is none, if it is empty, and if its kind cannot be read.
@@ -203,13 +206,14 @@ def _decoded(text: str) -> Any:
 def read_parts(
     source: LogSource, columns: Mapping[str, str], requests: str | Path = ""
 ) -> Iterator[pd.DataFrame]:
-    """Read a file in parts: frames of text, one column for each field of
-    `USUAL_COLUMNS` that the file has.
+    """Read a file in parts.
 
-    The index counts rows of the file from 0; a value that is missing is NaN. `columns`
-    names the column of each field: "" takes the usual name that is there, "none" takes
-    nothing. `requests` is the input file of a batch, which has what was asked. Raises
-    DataError if a row cannot be read, or a column that was named is not there.
+    They are frames of text, with one column for each field of `USUAL_COLUMNS` that the
+    file has. The index counts rows of the file from 0; a value that is missing is NaN.
+    `columns` names the column of each field: "" takes the usual name that is there,
+    "none" takes nothing. `requests` is the input file of a batch, which has what was
+    asked. Raises DataError if a row cannot be read, or a column that was named is not
+    there.
     """
     if source.kind in ("table", "parquet"):
         frames = _table(source) if source.kind == "table" else _parquet(source)
@@ -270,10 +274,20 @@ def _as_refusal(value: Any) -> Any:
 
 def _table(source: LogSource) -> Iterator[pd.DataFrame]:
     try:
-        with source.bytes() as opened, pd.read_csv(
-            opened, sep=source.separator, dtype=object, keep_default_na=False, na_values=[], chunksize=CHUNK_ROWS,
-            index_col=False, encoding=source.encoding, encoding_errors="surrogateescape",
-        ) as reader:  # fmt: skip
+        with (
+            source.bytes() as opened,
+            pd.read_csv(
+                opened,
+                sep=source.separator,
+                dtype=object,
+                keep_default_na=False,
+                na_values=[],
+                chunksize=CHUNK_ROWS,
+                index_col=False,
+                encoding=source.encoding,
+                encoding_errors="surrogateescape",
+            ) as reader,
+        ):
             yield from reader
     except pd.errors.ParserError as error:
         raise DataError(f"{source.name}: {_said(error)}; mend that line") from None
@@ -380,8 +394,9 @@ def _rows(
 def _of_record(
     item: _Object, columns: Mapping[str, str], asked: Mapping[str, _Object]
 ) -> dict[str, Any]:
-    """Return the fields of one record: a flat row, a chat completion, or a line of a
-    batch.
+    """Return the fields of one record.
+
+    It is a flat row, a chat completion, or a line of a batch.
     """
     request = asked.get(str(item.get("custom_id")), item)
     request = next(
@@ -450,8 +465,9 @@ def _mapping(item: _Object, *path: str) -> _Object:
 
 
 def _named(field: str, name: str, *places: _Object) -> Any:
-    """Return what the first place tells under a name, or a usual one, itself or in its
-    metadata.
+    """Return what the first place tells under a name, or a usual one.
+
+    The place has it itself or in its metadata.
     """
     if name == "none":
         return None
@@ -529,7 +545,7 @@ def _answer(body: _Object) -> str | None:
 
 def _asked(requests: str | Path) -> dict[str, _Object]:
     """Return the requests of a batch by their custom_id."""
-    source = find_source(requests)
+    source = find_log_source(requests)
     if source.kind not in ("lines", "document"):
         raise DataError(
             f"{source.name}: the input of a batch has a JSON object a line; pass the"
@@ -599,8 +615,10 @@ def _value(about: _Object, name: str) -> Any:
 
 
 def _messages(about: _Object, kind: str) -> list[dict[str, Any]] | None:
-    """Return the messages of a span: one attribute, as JSON or not, or one for each
-    message as older conventions do.
+    """Return the messages of a span.
+
+    They are one attribute, as JSON or not, or one for each message as older
+    conventions do.
     """
     if isinstance(found := _value(about, f"gen_ai.{kind}.messages"), list):
         return [

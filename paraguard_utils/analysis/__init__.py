@@ -1,6 +1,6 @@
 """Estimate what notebooks 02 to 05 show, from a `System` and its files.
 
 `system` holds a system's decisions; `signals` compares its prompts; `confusion` makes
-the rows of Table 1, `cohorts` Table 2 and `guarded` Table 3; `pipeline` reads and writes
-files. Ours, beside the paper: `wording` and `rephrasing`.
+the rows of Table 1, `cohorts` Table 2 and `guarded` Table 3; `pipeline` reads and
+writes files. Ours, beside the paper: `wording` and `rephrasing`.
 """

@@ -17,7 +17,7 @@ from paraguard_utils.core.estimates import Estimate, to_columns
 from paraguard_utils.core.wording import PairRows, Phrasings
 from paraguard_utils.schemas import Corpus, Table
 
-NEAR_COPY_STRATEGIES = (strategies.SEED, *strategies.NEAR_COPIES)
+NEAR_COPY_STRATEGIES = (strategies.SEED_STRATEGY, *strategies.NEAR_COPIES)
 FREE_REWORDING_STRATEGIES = strategies.FREE_REWORDINGS
 
 OVERLAP_STEP = 0.2  # width of the bins of `overlap_curve`

@@ -6,7 +6,7 @@ the table; no other module lists strategies (`docs/method.md`, Corpus).
 
 from typing import NamedTuple
 
-SEED = "seed"  # what the column `strategy` holds for a seed itself
+SEED_STRATEGY = "seed"  # what the column `strategy` holds for a seed itself
 
 
 class Strategy(NamedTuple):

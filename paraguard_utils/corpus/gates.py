@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
 
-from paraguard_utils.core.strategies import DIRECTION, PAPER_STRATEGY, SEED, STRATEGIES
+from paraguard_utils.core.strategies import DIRECTION, PAPER_STRATEGY, SEED_STRATEGY, STRATEGIES
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.risk import RiskFunction, surface_risk
@@ -445,7 +445,7 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     """
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])]
-    heads = heads.assign(strategy=SEED, similarity=1.0, overlap=1.0)
+    heads = heads.assign(strategy=SEED_STRATEGY, similarity=1.0, overlap=1.0)
     if heads.empty:
         raise DataError(_why_no_cluster(seeds, candidates))
     rows = pd.concat([heads, kept], ignore_index=True)
@@ -455,7 +455,7 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
         rows[name] = rows["seed_id"].map(by_seed[name]) if known else "unstated"
     place_of_seed = pd.Series(range(len(seeds)), index=seeds["seed_id"])
     rows["order"] = rows["seed_id"].map(place_of_seed)
-    rows["place"] = rows["strategy"].map([SEED, *STRATEGIES].index)
+    rows["place"] = rows["strategy"].map([SEED_STRATEGY, *STRATEGIES].index)
     rows = rows.sort_values(["order", "place"], kind="stable", ignore_index=True)
     rows["variant"] = rows.groupby("seed_id").cumcount()
     rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)

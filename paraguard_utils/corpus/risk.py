@@ -1,8 +1,7 @@
-"""Surface risk: how charged a prompt's wording looks, in [0, 1] (`docs/method.md`,
-Corpus).
+"""Score surface risk: how charged a prompt's wording looks, in [0, 1].
 
 The scorer is frozen: another rule or other data need another `RISK_VERSION` and a new
-corpus.
+corpus (`docs/method.md`, Corpus).
 """
 
 import hashlib

@@ -20,8 +20,9 @@ _SPARE_CORE = 0.25
 
 
 class ProcessorTimes(NamedTuple):
-    """Times in seconds: the wall clock's and this process's, and the idle and the total
-    time of the cores that it may use.
+    """Times in seconds: the wall clock's, this process's and the cores'.
+
+    `idle` and `total` are times of the cores that the process may use.
     """
 
     clock: float

@@ -1,5 +1,6 @@
-"""Embed texts as unit vectors with the sentence encoder E, all-MiniLM-L6-v2
-(`docs/method.md`, The idea).
+"""Embed texts as unit vectors with the sentence encoder E.
+
+E is all-MiniLM-L6-v2 (`docs/method.md`, The idea).
 """
 
 import contextlib

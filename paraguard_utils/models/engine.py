@@ -131,7 +131,7 @@ class RoomyLayer(DynamicLayer):
             buffer[..., :old, :] = states
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows, and free the buffers at once: they are as large as the cache."""
+        """Keep some rows, and free the buffers at once, as large as the cache."""
         super().batch_select_indices(indices)
         self.returned = None
         self.buffers = ()
@@ -376,7 +376,10 @@ class Engine:
 
 
 def _make_cache(model: LoadedModel) -> DynamicCache:
-    """Return an empty cache; `ModelError` if a layer keeps more than keys and values."""
+    """Return an empty cache.
+
+    Raise `ModelError` if a layer keeps more than keys and values.
+    """
     cache = DynamicCache(config=model.network.config)
     for number, layer in enumerate(cache.layers):
         # Layers with a sliding window keep the library's own class
@@ -396,8 +399,9 @@ def _has_windows(cache: DynamicCache) -> bool:
 
 
 def _chances(keys: Sequence[str], tokens: int) -> Tensor:
-    """Return numbers in [0, 1) that depend on a request's key only, shape (keys,
-    tokens).
+    """Return numbers in [0, 1) that depend on a request's key only.
+
+    Their shape is (keys, tokens).
     """
     drawn = [np.random.default_rng(int(key, 16)).random(tokens) for key in keys]
     return torch.tensor(np.stack(drawn))

@@ -45,12 +45,11 @@ _HUB_ID = re.compile(r"(?![.~])[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model's weights on this machine: a folder in transformers' layout or a GGUF
-    file.
+    """A model's weights on this machine: transformers' folder or a GGUF file.
 
-    `name` begins system names, `argument` is what the model was resolved from.
-    `weights_id` is upstream's SHA-256 (packaged, GGUF), a digest of `IDENTITY_FILES`
-    (folder) or the commit (hub).
+    The folder has transformers' layout. `name` begins system names, `argument` is what
+    the model was resolved from. `weights_id` is upstream's SHA-256 (packaged, GGUF), a
+    digest of `IDENTITY_FILES` (folder) or the commit (hub).
     """
 
     name: str

@@ -1,5 +1,6 @@
-"""Query a model whose weights are loaded: prompts to tokens, tokens to batches, batches
-to traces.
+"""Query a model whose weights are loaded.
+
+Prompts become tokens, tokens batches and batches traces.
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +46,7 @@ class WeightsBackend(ABC):
 
     @abstractmethod
     def embeddings(self, ids: list[int]) -> np.ndarray:
-        """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
+        """Return tokens' input embeddings, float16, shape (tokens, dimensions)."""
 
     @abstractmethod
     def facts(self, traces: Traces) -> Mapping[str, object]:
@@ -99,7 +100,7 @@ class LocalBackend(WeightsBackend):
         self.model = model
 
     def embeddings(self, ids: list[int]) -> np.ndarray:
-        """Return the input embeddings of tokens, float16, shape (tokens, dimensions)."""
+        """Return tokens' input embeddings, float16, shape (tokens, dimensions)."""
         layer = self.model.network.get_input_embeddings()
         rows = layer.get_parameter("weight").detach()[ids]
         return rows.float().cpu().numpy().astype(np.float16)

@@ -1,5 +1,6 @@
-"""Turn a prompt into what a model reads: system prompts, chat templates, decoding, keys
-(`docs/method.md`, Asking).
+"""Turn a prompt into what a model reads (`docs/method.md`, Asking).
+
+System prompts, chat templates, decoding and keys are here.
 """
 
 import hashlib
@@ -231,7 +232,7 @@ def check_prompts(
 def tokenize_prompts(
     corpus: Corpus, tokenizer: "PreTrainedTokenizerBase", context: PromptContext
 ) -> list[Request]:
-    """Render and tokenize every prompt (columns prompt_id, text), by a fast tokenizer."""
+    """Render and tokenize every prompt (prompt_id, text), by a fast tokenizer."""
     encoded = tokenizer(
         [context.render(text) for text in corpus["text"]],
         add_special_tokens=False,

@@ -85,7 +85,7 @@ PAPER_CLAIMS = {
 
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
-DEPENDS_ON_INTERPRETATION = "depends on the reading"
+DEPENDS_ON_INTERPRETATION = "depends on the interpretation"
 CANNOT_TELL = "cannot tell here"
 
 MIN_DECIDING_SHARE = 0.5

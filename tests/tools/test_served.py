@@ -844,9 +844,7 @@ def test_a_client_killed_again_and_again_loses_only_what_was_under_way(server, r
     handler, model = server({})
     chance = np.random.default_rng(1)
     command = [sys.executable, "-c", CLIENT, str(results), model.base_url]
-    parts = Parts(
-        results / "test/traces/mine/made-up-served--safety.parquet", "traces"
-    )
+    parts = Parts(results / "test/traces/mine/made-up-served--safety.parquet", "traces")
     for kills in range(1, KILLS + 1):
         before, more = handler.prompts(), int(chance.integers(1, 280 // KILLS))
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from recorded import recorded_systems
 from scipy.stats import binomtest
 
+from paraguard_lab.analysis import guarded
 from paraguard_lab.core.thresholds import choose_promised_threshold
-from paraguard_tools.logs.commands import describe_cut, read_scores
+from paraguard_tools.logs.commands import describe_cut, read_score_rows
 from paraguard_utils import settings, stores
-from paraguard_utils.analysis import guarded
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.errors import DataError
 
@@ -78,7 +78,9 @@ def test_the_cut_is_the_lowest_that_keeps_the_promise(n, seed, requests, coarse)
     found = choose_promised_threshold(scores, cluster, requests=requests)
     largest = pd.Series(scores).groupby(cluster).max().to_numpy()
     k = allowed(n, requests, 0.9)
-    assert found.blocked == (largest > found.threshold).sum() <= k and found.clusters == n
+    assert (
+        found.blocked == (largest > found.threshold).sum() <= k and found.clusters == n
+    )
     # an upper bound at 90 % is the upper end of a two-sided interval at 80 %
     assert found.upper == pytest.approx(
         binomtest(found.blocked, n).proportion_ci(0.8, "exact").high
@@ -89,7 +91,8 @@ def test_the_cut_is_the_lowest_that_keeps_the_promise(n, seed, requests, coarse)
     )
     order = rng.permutation(len(scores))
     assert (
-        choose_promised_threshold(scores[order], cluster[order], requests=requests) == found
+        choose_promised_threshold(scores[order], cluster[order], requests=requests)
+        == found
     )
     assert choose_promised_threshold(
         np.exp(scores), cluster, requests=requests
@@ -108,7 +111,9 @@ def test_the_promise_is_kept_on_random_halves_of_recorded_scores(name):
     here, there = -np.sort(-halves[:, :100], axis=1), halves[:, 100:]
     k = allowed(100, 0.05, 0.9)
     cuts = here[:, k]
-    ours = [choose_promised_threshold(one, np.arange(100)).threshold for one in here[:5]]
+    ours = [
+        choose_promised_threshold(one, np.arange(100)).threshold for one in here[:5]
+    ]
     assert ours == cuts[:5].tolist()
     broken = [
         float(((there > here[:, [at]]).mean(axis=1) > 0.05).mean()) for at in (k, k + 1)
@@ -184,7 +189,7 @@ def test_harmful_rows_may_stand_in_the_same_file(tmp_path):
         "risk": range(60),
         "kind": ["harmless"] * 50 + ["harmful"] * 10,
     }
-    read = read_scores(
+    read = read_score_rows(
         write(tmp_path / "s.csv", rows),
         {"score": "risk", "cluster": "", "harmful": "kind"},
     )
@@ -192,7 +197,7 @@ def test_harmful_rows_may_stand_in_the_same_file(tmp_path):
     assert describe_cut(read, 0.05, 0.9)[-1].startswith("It still blocks 100% ")
     lines = '{"cluster": "a", "score": 0.5, "harmful": true}\n'
     (tmp_path / "s.jsonl").write_text(lines)
-    (one,) = read_scores(
+    (one,) = read_score_rows(
         tmp_path / "s.jsonl", dict.fromkeys(("score", "cluster", "harmful"), "")
     ).to_dict("records")
     assert (one["cluster"], one["score"], one["harmful"]) == ("a", 0.5, True)

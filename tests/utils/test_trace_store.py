@@ -57,9 +57,7 @@ def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
     same(first, ask(prompts, tiny_model, tokens=4))
     assert (
-        stores.read_meta(mine().path("traces", system))["decoding"][
-            "max_new_tokens"
-        ]
+        stores.read_meta(mine().path("traces", system))["decoding"]["max_new_tokens"]
         == 4
     )
 

@@ -48,7 +48,7 @@ def plot_cohort_cells(table: Table) -> Figure:
     figure.colorbar(
         shades,
         ax=panels,
-        label="CI, relative reading",
+        label="CI, relative interpretation",
         aspect=40,
         pad=0.01,
     )
