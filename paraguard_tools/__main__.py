@@ -22,8 +22,9 @@ by version.
 
 
 def main() -> None:
-    """Run one command; whatever its user did wrong, or the system refuses, is one line
-    on stderr.
+    """Run one command, and tell errors in one line on stderr.
+
+    Errors are whatever its user did wrong, or the system refuses.
     """
     known = {
         command.name or getattr(command.callback, "__name__", "")

@@ -47,7 +47,10 @@ _RISK = BuildSettings.model_fields["risk"].default
 
 
 def require_live_store(name: str, corpus: str = CORPUS) -> Store:
-    """Return a store that may be written, or raise SettingsError: not the recorded one."""
+    """Return a store that may be written, so not the recorded one.
+
+    Raise SettingsError if it may not.
+    """
     if name == RECORDED:
         raise SettingsError(
             "the recorded store is not written; name a live one, for example --store"
@@ -57,8 +60,9 @@ def require_live_store(name: str, corpus: str = CORPUS) -> Store:
 
 
 def require_checkout() -> ModuleType:
-    """Return the module that runs notebooks, or raise UserError if the package is
-    installed without them.
+    """Return the module that runs notebooks.
+
+    Raise UserError if the package is installed without them.
     """
     if not paths.CHECKOUT:
         raise UserError(
@@ -102,7 +106,8 @@ def run(
 
     What was asked already is not asked again.
 
-    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p system_prompts="[none, safety]"
+    Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p
+    system_prompts="[none, safety]"
     """
     given = {
         name: value
@@ -134,8 +139,9 @@ def train(
         Path | None, typer.Option(help="JSON file of coefficients to write.")
     ] = None,
 ) -> None:
-    """Fit the classifier of refusals anew, on the half of XSTest's answers that is not
-    held out and on our own.
+    """Fit the classifier of refusals anew, on XSTest's answers and our own.
+
+    Of XSTest's answers, it learns from the half that is not held out.
 
     Example: paraguard train --xstest xstest/model_completions --out
     refusal_classifier.json
@@ -161,8 +167,9 @@ def agreement(
     ] = "",
     store: LiveStoreOption = LIVE,
 ) -> None:
-    """Compare the labels with people's on XSTest's annotated answers, and write the
-    tables xstest_*.
+    """Compare the labels with people's on XSTest's annotated answers.
+
+    The tables xstest_* are written.
 
     Example: paraguard agreement --xstest xstest/model_completions
     """
@@ -190,8 +197,9 @@ def explorer(
     corpus: CorpusOption = CORPUS,
     model: ModelOption = "",
 ) -> None:
-    """Write one page on which the refusals of a store can be explored, without a
-    network.
+    """Write one page on which the refusals of a store can be explored.
+
+    The page needs no network.
 
     Example: paraguard explorer --store live --model Qwen/Qwen2.5-7B-Instruct
     """
@@ -214,11 +222,12 @@ def remedy(
         str, typer.Option(help="Instruction under which it refuses too much.")
     ] = "safety",
 ) -> None:
-    """Say what to do about a model that refuses too much: where it is brittle, the
-    cheapest remedy, a tuning file.
+    """Say what to do about a model that refuses too much.
 
-    After 02 and 03 on that model. Example: paraguard remedy --model
-    Qwen/Qwen2.5-7B-Instruct
+    It says where the model is brittle and which remedy is the cheapest, and gives a
+    tuning file. After 02 and 03 on that model.
+
+    Example: paraguard remedy --model Qwen/Qwen2.5-7B-Instruct
     """
     config = check_settings(
         {
@@ -275,8 +284,9 @@ def build(
     store: LiveStoreOption = LIVE,
     name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
 ) -> None:
-    """Build a corpus of gated paraphrases from public benchmarks' published files,
-    resumably; print its yields.
+    """Build a corpus of gated paraphrases, resumably, and print its yields.
+
+    The seeds come from public benchmarks' published files.
 
     Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
     """
@@ -311,11 +321,12 @@ def describe(
     corpus: CorpusOption = "public",
     seed: Annotated[int, typer.Option(help="Of the resamples.")] = _SEED,
 ) -> None:
-    """Write what may be published of a corpus whose texts must not be: rates by model,
-    benchmark and cohort.
+    """Write what may be published of a corpus whose texts must not be.
 
-    After 02, 03, 04 and 06 on that corpus. Example: paraguard corpus describe --store
-    live
+    These are rates by model, benchmark and cohort. After 02, 03, 04 and 06 on that
+    corpus.
+
+    Example: paraguard corpus describe --store live
     """
     live = require_live_store(store, corpus)
     from paraguard_lab.report import full_scale
@@ -337,8 +348,9 @@ def sheet(
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = _SEED,
 ) -> None:
-    """Draw paraphrases for people to compare with their seeds: a CSV with an empty
-    column for marks.
+    """Draw paraphrases for people to compare with their seeds.
+
+    The sheet is a CSV with an empty column for marks.
 
     Example: paraguard corpus sheet --store live --corpus mine
     """
@@ -359,8 +371,9 @@ def read(
         ),
     ],
 ) -> None:
-    """Read one or two filled-in sheets: the share of shifted pairs, and how far two
-    readers agree.
+    """Read one or two filled-in sheets and say how often the meaning shifted.
+
+    It prints the share of shifted pairs, and how far two readers agree.
 
     Example: paraguard corpus read first.csv second.csv
     """
@@ -379,8 +392,9 @@ def read(
 
 @app.command()
 def reproduce() -> None:
-    """Run every notebook live, the default model asked for real, and compare with the
-    record.
+    """Run every notebook live, and compare with the record.
+
+    The default model is asked for real.
 
     Example: paraguard reproduce
     """
@@ -451,8 +465,9 @@ def html(
         Path | None, typer.Option(help="Folder; without it, results/.")
     ] = None,
 ) -> None:
-    """Write the site of the record: its first page, the report, the explorer, the data
-    card and the method.
+    """Write the site of the record.
+
+    It has a first page, the report, the explorer, the data card and the method.
 
     Example: paraguard html --out site
     """
@@ -481,8 +496,9 @@ def convert(
         str, typer.Argument(help="Packaged name, .gguf file, folder or hub id.")
     ],
 ) -> None:
-    """Print the folder of a model's weights as any server takes them, converted where
-    they are packed.
+    """Print the folder of a model's weights as any server takes them.
+
+    Packed weights are converted.
 
     Example: paraguard convert smollm2-135m-instruct
     """

@@ -1,1 +1,4 @@
-"""What the measures measure: chance, validity, sensitivity, variance, vetoes, predictions."""
+"""Say what the measures measure.
+
+Chance, validity, sensitivity, variance, vetoes and predictions are here.
+"""

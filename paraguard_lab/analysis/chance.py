@@ -431,7 +431,10 @@ def find_candidates(system: System, vectors: np.ndarray) -> PermutationCandidate
 def _is_unused(
     near: np.ndarray, cluster: np.ndarray, rejected: np.ndarray, k: int
 ) -> np.ndarray:
-    """Mark candidates that no permutation uses, since clusters keep their rejections."""
+    """Mark candidates that no permutation uses.
+
+    Clusters keep their rejections.
+    """
     n = np.maximum(np.bincount(cluster), 1)
     share = (np.bincount(cluster, rejected) / n)[cluster]
     always_accepted = (near >= 0) & (share[near] == 0)

@@ -76,7 +76,7 @@ def ci_covariates(system: System) -> pd.DataFrame:
 def correlate_covariates(
     rejections: Mapping[str, pd.DataFrame], clusters: ClusterBootstrap
 ) -> Table:
-    """Correlate CI(r) with each covariate and each signal over each system's rejections.
+    """Correlate CI(r) with each covariate and signal over each system's rejections.
 
     `rejections` are by system, from `ci_covariates`. Each interpretation is compared
     with its own PPL contrast. The columns are those of `similarity.correlate_ci`.

@@ -1,6 +1,6 @@
-"""Ask how a system decides and scores near-identical prompts (`docs/method.md`, Chance).
+"""Ask how a system decides and scores near-identical prompts.
 
-All of it is ours.
+All of it is ours (`docs/method.md`, Chance).
 """
 
 from collections.abc import Iterable
@@ -80,9 +80,10 @@ def pair_within_clusters(prompts: Corpus, vectors: np.ndarray) -> pd.DataFrame:
 
 
 def is_near_identical(pairs: pd.DataFrame) -> pd.Series:
-    """Mark pairs with a similarity of `NEAR_SIMILARITY` or an overlap of `NEAR_OVERLAP`.
+    """Mark pairs of high similarity or overlap.
 
-    Neither sees a negation ("not" is no content word), so read the pairs.
+    The limits are `NEAR_SIMILARITY` and `NEAR_OVERLAP`. Neither measure sees a negation
+    ("not" is no content word), so read the pairs.
     """
     return (pairs["similarity"] >= NEAR_SIMILARITY) | (pairs["jaccard"] >= NEAR_OVERLAP)
 

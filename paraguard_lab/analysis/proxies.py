@@ -1,4 +1,7 @@
-"""Score systems as if a server returned less of them (`docs/method.md`, Black-box proxies)."""
+"""Score systems as if a server returned less of them.
+
+The method explains how (`docs/method.md`, Black-box proxies).
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

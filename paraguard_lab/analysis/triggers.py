@@ -209,7 +209,10 @@ def _varies(part: pd.Series, n: pd.Series) -> pd.Series:
 
 
 def _refused_shares(counts: pd.Series) -> dict[str, float]:
-    """Return the shares refused of exposed and of unexposed prompts; NaN without any."""
+    """Return the shares refused of exposed and of unexposed prompts.
+
+    They are NaN without any.
+    """
     if not counts["n"]:
         return {"frr_exposed": np.nan, "frr_unexposed": np.nan}
     unexposed = counts["n"] - counts["exposed"]

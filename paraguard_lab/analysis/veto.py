@@ -33,7 +33,7 @@ IDEAL_VETO = "veto-isolation"
 """The name of the ideal veto among remedies."""
 
 MAX_LOST = 0.05
-"""Share of the twins' rejections that a threshold may lose where it is chosen (ours)."""
+"""Share of the twins' rejections that a threshold may lose when chosen (ours)."""
 
 N_HALVES = 200
 """Random halves of the clusters (ours); predictions are judged on the first."""
@@ -156,7 +156,10 @@ def draw_halves(n_clusters: int, seed: int = SEED, times: int = N_HALVES) -> np.
 
 
 def is_overturned(frame: pd.DataFrame, threshold: float) -> np.ndarray:
-    """Mark the rejections with a score of the threshold or more, which become accepted."""
+    """Mark the rejections that become accepted.
+
+    They have a score of the threshold or more.
+    """
     return (frame["rejected"] & (frame["score"] >= threshold)).to_numpy()
 
 
@@ -318,7 +321,7 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
 
 
 def matched_threshold(benign: pd.DataFrame, gained: float) -> float:
-    """Find the threshold at which a guard accepts as many more benign prompts as a veto.
+    """Find the threshold at which a guard gains as many benign prompts as a veto.
 
     Parameters
     ----------

@@ -20,8 +20,7 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     to_columns,
 )
-from paraguard_utils.core.strategies import SEED_STRATEGY
-from paraguard_utils.core.strategies import STRATEGIES
+from paraguard_utils.core.strategies import SEED_STRATEGY, STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Candidates, Corpus, Seeds, Table
 

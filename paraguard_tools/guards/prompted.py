@@ -1,8 +1,8 @@
 """Local guards that answer in words: their prompts, and the tokens of their labels.
 
 A text is data: a control token's string inside it is made plain text
-(`control_strings.defuse_control_strings`). If a text imitates a prompt's plain words, such as
-the line that ends a conversation, no tokenizer can tell them from its own.
+(`control_strings.defuse_control_strings`). If a text imitates a prompt's plain words,
+such as the line that ends a conversation, no tokenizer can tell them from its own.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,7 +17,10 @@ from paraguard_utils.models.encoder import Embed
 
 
 def find_guard_scorer(name: str) -> RiskScorer | None:
-    """Return the scorer of a guard, a key of `panel` in `data/guards.yaml`; else None."""
+    """Return the scorer of a guard, or None if there is no such guard.
+
+    `name` is a key of `panel` in `data/guards.yaml`.
+    """
     if name not in registry.guard_entries("panel"):
         return None
     guard = panel.load_guard(name)

@@ -316,8 +316,8 @@ class ServerBackend(ServedModel):
         )
         if not self.capabilities.temperature:
             print(
-                f"{self.model} takes no temperature: it is asked at its own, and answers"
-                " may differ from call to call",
+                f"{self.model} takes no temperature: it is asked at its own, and"
+                " answers may differ from call to call",
                 file=sys.stderr,
             )
 

@@ -1,5 +1,6 @@
-"""Complete the traces of a server that returned a part (`docs/method.md`, Black-box
-proxies).
+"""Complete the traces of a server that returned a part.
+
+The method explains how (`docs/method.md`, Black-box proxies).
 """
 
 from paraguard_lab.analysis import surrogate

@@ -13,7 +13,12 @@ from numpy.typing import ArrayLike
 from py3langid import langid
 from rapidfuzz.distance import LCSseq
 
-from paraguard_utils.core.strategies import DIRECTION, PAPER_STRATEGY, SEED_STRATEGY, STRATEGIES
+from paraguard_utils.core.strategies import (
+    DIRECTION,
+    PAPER_STRATEGY,
+    SEED_STRATEGY,
+    STRATEGIES,
+)
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.risk import RiskFunction, surface_risk
