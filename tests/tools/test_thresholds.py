@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recorded import recorded_systems
 from scipy.stats import binomtest
 
-from paraguard_lab.analysis import guarded
+from paraguard_lab.analysis.guarded import compare_with_promised_threshold
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_tools.logs.commands import describe_cut, read_score_rows
 from paraguard_utils import settings, stores
@@ -138,13 +138,13 @@ def test_each_half_is_cut_by_the_other():
     clusters = ClusterBootstrap(names, 200)
     # 0.5 blocks nothing of the low half and no twin there; 0.1 blocks all of the high
     # half, and its twins
-    found = guarded.compare_with_promised_threshold(benign, twins, 0.4, clusters)
+    found = compare_with_promised_threshold(benign, twins, 0.4, clusters)
     columns = ["own_requests", "own_twins", "promised_requests", "promised_twins"]
     assert [found[name] for name in columns] == [0.5, 0, 0.5, 0.5]
     # what has no score is left out; 80 clusters are too few in halves, but not for what
     # the guard itself blocks
     unscored = benign.assign(score=benign["score"].where(benign.index >= 40))
-    too_few = guarded.compare_with_promised_threshold(unscored, twins, 0.3, clusters)
+    too_few = compare_with_promised_threshold(unscored, twins, 0.3, clusters)
     assert (
         too_few["own_twins"] == 1
         and np.isnan(
