@@ -460,6 +460,20 @@ def card() -> None:
 
 
 @app.command()
+def numbers() -> None:
+    """Fill the numbers in README and the data card anew from the recorded tables.
+
+    Example: paraguard numbers
+    """
+    require_checkout()  # raises if there is no checkout
+    from paraguard_lab import record as records
+
+    changed = records.refill_numbers()
+    names = ", ".join(paths.display_path(path) for path in changed)
+    print(f"changed: {names or 'nothing'}")
+
+
+@app.command()
 def html(
     out: Annotated[
         Path | None, typer.Option(help="Folder; without it, results/.")
