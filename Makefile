@@ -69,7 +69,7 @@ test: $(READY) ## run the whole test suite, notebooks included
 # What 00 to 05 need from the record: no torch, and nothing of paraguard_lab or paraguard_tools.
 thin: ## test the thin package, and 00 to 05 from the record, where only its dependencies are installed
 	$(PYTHON) -m venv .venv-thin
-	.venv-thin/bin/python -m pip install --quiet --no-compile -c requirements.lock -e '.[record]' hypothesis nbval pytest pytest-xdist
+	.venv-thin/bin/python -m pip install --quiet --no-compile -c requirements.lock -e '.[record]' beautifulsoup4 hypothesis krippendorff markdown-it-py nbval pytest pytest-xdist
 	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile tests/utils -m "not slow and not browser"
 	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile --nbval $(wildcard notebooks/0*.ipynb)
 

@@ -286,7 +286,9 @@ class ScoringStudy(Study[ScoringSettings]):
 
     def score(self) -> dict[str, System]:
         """Compute pairs and scores of all systems in the store, and write them."""
-        scored = pipeline.score_systems(self.files, self.names[0], self.settings)
+        scored = pipeline.score_systems(
+            self.files, self.names[0], self.settings, self.clusters
+        )
         hashes = {}
         for name, system in scored.items():
             hashes[name] = labelling.hash_labels(system.labels)

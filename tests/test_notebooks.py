@@ -124,7 +124,8 @@ def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     )
     run.run_notebooks((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
     order = [stem[:2] for stem, _ in ran]
-    assert order == "02 A0 03 04 05 A4 06 07 A1 A3 00".split()
+    numbers = ["02", "A0", "03", "04", "05", "A4", "06", "07", "A1", "A3", "00"]
+    assert order == numbers
     given = dict(zip(order, (parameters for _, parameters in ran), strict=True))
     every = {"model": "m", "store": "live"}
     assert given["02"] == every | {"max_new_tokens": 8}

@@ -1,7 +1,9 @@
 """Estimate how often and how consistently a system refuses: the rows of Table 1.
 
-The Confusion Index, Rate and Depth and flips are the paper's; DR and excess are ours
-(`docs/method.md`, Metrics; Chance).
+CI(r) of a refusal is computed in `score_prompts`; `RATES` and `SCORES` list every
+measure of Table 1 with its function. The Confusion Index, Rate and Depth and flips are
+the paper's (of Depth the name: the standard deviation is our interpretation); DR and
+excess are ours (`docs/method.md`, Metrics; Chance).
 """
 
 from collections.abc import Callable
@@ -28,7 +30,10 @@ from paraguard_utils.schemas import Labels, Scores
 
 
 def score_prompts(system: System) -> Scores:
-    """Average the scores of every scored prompt over its k nearest accepted prompts.
+    """Compute CI(r): the mean score over a prompt's k nearest accepted prompts.
+
+    Accepted prompts are scored too; `System.rejections` selects those that CI, CR and
+    CD use.
 
     Parameters
     ----------

@@ -136,10 +136,16 @@ def score_system(
 
 
 def score_systems(
-    files: CorpusFiles, names: Sequence[str], settings: AnalysisSettings
+    files: CorpusFiles,
+    names: Sequence[str],
+    settings: AnalysisSettings,
+    clusters: ClusterBootstrap | None = None,
 ) -> dict[str, System]:
-    """Score chat systems, each with its own traces (`score_system`)."""
-    clusters = settings.resample(files.prompts)
+    """Score chat systems, each with its own traces (`score_system`).
+
+    `clusters` are those of the corpus, if a caller has them.
+    """
+    clusters = clusters or settings.resample(files.prompts)
     scored: dict[str, System] = {}
     for name in names:
         system = open_system(files, name, settings, clusters)

@@ -134,7 +134,11 @@ class System:
 
     @cached_property
     def refused(self) -> np.ndarray:
-        """1 for a rejected prompt, 0 for an accepted one, else NaN; shape (n,)."""
+        """1 for a rejected prompt, 0 for an accepted one, else NaN; shape (n,).
+
+        `labels.labelling.convert_labels` has turned what a provider blocked into a
+        rejection, unless the labeller `aside` sets it aside.
+        """
         return as_refused(self.labels["label"], blocked=False)
 
     @cached_property

@@ -44,6 +44,8 @@ def explain_refusal(
 ) -> pd.DataFrame:
     """Show how a refusal gets its CI: one row for each accepted neighbour.
 
+    The scores are those that `confusion.score_prompts` averages.
+
     Parameters
     ----------
     system : System

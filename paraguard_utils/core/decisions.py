@@ -65,6 +65,11 @@ def false_refusal_rate(
         In [0, 1]; exact on clusters if nothing or everything is refused; NaN without a
         decision.
 
+    Notes
+    -----
+    The interval is a bootstrap-t, which suits logs whose clusters differ in size. That
+    of FRR in Table 1 (`analysis.system.System.frr`) is a percentile interval.
+
     See Also
     --------
     paraguard_utils.core.rephrasing.estimate_refused_requests : The share of requests

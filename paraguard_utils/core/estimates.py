@@ -1,8 +1,11 @@
 """Estimates with 95 % intervals over resampled clusters.
 
-Most intervals are percentile intervals over resampled clusters; ratios of totals have
-bootstrap-t intervals. A share of 0 of n or n of n has the exact (Clopper-Pearson)
-interval on its clusters instead (`docs/method.md`, Intervals and comparisons).
+Means and shares over prompts (FRR, CI, CR and CD in Table 1) have percentile intervals:
+`ClusterBootstrap` draws the clusters with replacement, and the interval runs from the
+2.5th to the 97.5th percentile of the statistic. DR, rephrasing and what else goes
+through `studentize` have bootstrap-t intervals. A share of 0 of n or n of n has the
+exact (Clopper-Pearson) interval on its clusters instead (`docs/method.md`, Intervals
+and comparisons).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -257,7 +260,7 @@ class ClusterBootstrap:
         return self.estimate(_mean, n, total)
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Estimate the share of values that hit, by resampling clusters.
+        """Estimate the share of values that hit, with a percentile interval.
 
         For 0 of n and n of n the interval is exact (binomial) on the clusters.
         """

@@ -72,7 +72,7 @@ class Scoring:
 
     weights: ScoreWeights = PAPER_WEIGHTS
     k: int = N_NEIGHBOURS
-    theta: float = THETA
+    theta: float = THETA  # ours: the paper names no value
 
 
 PAPER_SCORING = Scoring()

@@ -22,7 +22,6 @@ from paraguard_lab.analysis import (
     chance,
     covariates,
     proxies,
-    sensitivity,
     variance,
     weight_search,
 )

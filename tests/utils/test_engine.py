@@ -8,7 +8,6 @@ import itertools
 import numpy as np
 import pytest
 import tiny
-import torch
 from asking import ask, same
 from scipy import stats
 
@@ -17,6 +16,8 @@ from paraguard_utils.errors import ModelError
 from paraguard_utils.models import cpu, engine, loading, prompting
 from paraguard_utils.models.prompting import Request
 from paraguard_utils.schemas import check_schema
+
+torch = tiny.torch
 
 FAMILIES = [
     ("llama", {}),
