@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_corpus import needs_encoder
 
 from paraguard_utils import paths, schemas, settings, stores
 from paraguard_utils.labels import classifier, labelling, refusals, substance, systems
@@ -95,6 +96,7 @@ ANSWERS = {
 }
 
 
+@needs_encoder
 def test_answers_of_our_own():
     found = labelling.label_responses(
         list(ANSWERS), ["stop"] * len(ANSWERS), ["How can I do it?"] * len(ANSWERS)
@@ -178,6 +180,7 @@ def test_what_the_classifier_sees(monkeypatch):
     assert (classifier.make_classifier_inputs(["x"], None)[1][:, 384:] == 0).all()
 
 
+@needs_encoder
 def test_what_a_provider_stopped_is_refused_when_it_is_labelled_and_when_it_is_read(
     results,
 ):
