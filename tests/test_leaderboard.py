@@ -50,7 +50,7 @@ def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
     for one in (committed, added):
         one.pop("evaluation_results")
     assert added == committed
-    with pytest.raises(SystemExit, match=r"TARGET\.csv is not"):
+    with pytest.raises(SystemExit, match=r"SYSTEM\.csv is not"):
         board.main(["add", "SYSTEM"])
 
 
