@@ -237,6 +237,13 @@ class WriterStudy(LabPage[WriterSettings]):
 class DecisionStudy(ScoredStudy[DecisionSettings]):
     """What the decisions of systems and guards say beyond Tables 1 to 3 (A4)."""
 
+    def read_scored(self) -> dict[str, System]:
+        """Read the systems that 03 scored; pairs and scores are computed unrounded."""
+        measured = {}
+        for name, system in super().read_scored().items():
+            measured[name] = pipeline.compute_scores(self.files, system)
+        return measured
+
     def read_worded(self, measured: Mapping[str, System]) -> list[System]:
         """Return models under several wordings of each instruction, model by model."""
         systems = []
