@@ -100,7 +100,7 @@ def read_frames() -> dict[str, pd.DataFrame]:
         [*first, "label", "rule", "response", "p_refusal", "answer"]
     ]
     frames["interpretations"] = stores.read_file(
-        ROOT / "data" / "labels" / "readings.csv", "interpretations"
+        ROOT / "data" / "labels" / "annotations.csv", "annotations"
     ).rename(columns={"system": "system"})
     return frames
 

@@ -4,6 +4,10 @@ Nothing here is needed by the notebooks 00 to 05. Importing the package adds its
 of files.
 """
 
-from paraguard_lab import kinds
+import contextlib
+
+# An audit does without the packages that a store needs.
+with contextlib.suppress(ModuleNotFoundError):
+    from paraguard_lab import kinds
 
 __all__ = ["kinds"]

@@ -503,7 +503,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
     assert data == str(target / "paraguard_utils" / "_data")
     table = (
         stores.Store("recorded")
-        .read("tables", "table1_targets")
+        .read("tables", "table1_systems")
         .query("store == 'recorded' and interpretation == 'relative'")
         .set_index("target")
     )

@@ -7,7 +7,6 @@ import pandas as pd
 
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
-from paraguard_utils.errors import DataError
 
 
 def choose_refusal(system: System) -> str:
@@ -16,10 +15,10 @@ def choose_refusal(system: System) -> str:
     Only refusals are looked at whose nearest accepted prompt is a paraphrase of theirs,
     and which have as many neighbours as the score asks for; ties go to the first id.
 
-    Raises
-    ------
-    DataError
-        The system has no such refusal.
+    Returns
+    -------
+    str
+        "" if the system has no such refusal.
     """
     pairs = system.pairs
     scores = system.rejections
@@ -29,10 +28,7 @@ def choose_refusal(system: System) -> str:
     contradicted = scores["prompt_id"].isin(nearest["centre_id"])
     candidates = scores[complete & contradicted]
     if candidates.empty:
-        raise DataError(
-            f"{system.name}: no refusal has {system.scoring.k} accepted neighbours, a"
-            " paraphrase first; choose another system"
-        )
+        return ""
     ordered = candidates.sort_values(
         ["mean_similarity", "prompt_id"], ascending=[False, True]
     )
