@@ -40,7 +40,7 @@ ABOUT = {
     "harmless": "Harmless requests that sound charged, six wordings in a cluster",
     "harmful": "Twins of such clusters that should be refused; requests only",
     "decisions": "What each system decided about each request",
-    "interpretations": (
+    "annotations": (
         "What two language models, blind to the labels, read in answers to harmless"
         " requests"
     ),
@@ -99,7 +99,7 @@ def read_frames() -> dict[str, pd.DataFrame]:
     frames["decisions"] = made[
         [*first, "label", "rule", "response", "p_refusal", "answer"]
     ]
-    frames["interpretations"] = stores.read_file(
+    frames["annotations"] = stores.read_file(
         ROOT / "data" / "labels" / "annotations.csv", "annotations"
     ).rename(columns={"system": "system"})
     return frames

@@ -262,7 +262,7 @@ def measured(system):
             sum(map(sum, decisions(side))),
             sum(len({*own}) == 2 for own in decisions(side)),
         )
-        found[f"few{end}"] = refused < 30 or mixed < 10
+        found[f"too_few{end}"] = refused < 30 or mixed < 10
         found[f"too_few_for_dr{end}"] = (
             min(refused, len(side) - refused) < 100 or mixed < 10
         )

@@ -69,7 +69,7 @@ def test_no_answer_to_a_harmful_request_is_uploaded(dataset):
     own = decisions[decisions["corpus"] == "harmful"]
     assert len(own) >= 9 * len(harmful) and own["response"].isna().all()
     assert set(own["prompt_id"]) == set(harmful["prompt_id"])
-    assert not set(read(dataset, "interpretations")["prompt_id"]) & set(
+    assert not set(read(dataset, "annotations")["prompt_id"]) & set(
         harmful["prompt_id"]
     )
 
@@ -98,7 +98,7 @@ def test_the_card_and_croissant_describe_every_file_and_column(dataset):
             read(dataset, name)
         )
         assert name in told and (
-            name == "interpretations"
+            name == "annotations"
             or set(read(dataset, name)) - {"cluster_id"} <= told
         )
 
@@ -106,7 +106,7 @@ def test_the_card_and_croissant_describe_every_file_and_column(dataset):
 @pytest.mark.slow
 def test_the_hub_s_library_loads_every_part(dataset):
     datasets = pytest.importorskip("datasets")
-    for name in ("harmless", "harmful", "decisions", "interpretations"):
+    for name in ("harmless", "harmful", "decisions", "annotations"):
         loaded = datasets.load_dataset(str(dataset), name, split="test")
         pd.testing.assert_frame_equal(
             loaded.to_pandas(), read(dataset, name), check_dtype=False

@@ -266,7 +266,7 @@ def test_a_wheel_holds_the_package_and_its_inputs_and_nothing_recorded(wheel):
 ALONE = """
 import contextlib, io, json, sys
 import pandas as pd
-from paraguard_utils import __main__
+from paraguard_tools import __main__
 from paraguard_utils.labels import refusals
 
 printed, sys.argv = io.StringIO(), "paraguard label answers.csv --column completion --labeller cues".split()
@@ -505,7 +505,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
         stores.Store("recorded")
         .read("tables", "table1_systems")
         .query("store == 'recorded' and interpretation == 'relative'")
-        .set_index("target")
+        .set_index("system")
     )
     row = table.loc["smollm2-135m-instruct-q4_1--safety"]
     assert [frr, dr] == pytest.approx([row["frr"], row["dr"]], abs=1e-3)

@@ -23,7 +23,6 @@ from paraguard_tools.logs import gate, page, records
 from paraguard_tools.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.parts import Parts
 from paraguard_utils.paths import DATA, RESULTS, display_path
 
 OPTIONS: dict[str, Any] = {
@@ -75,6 +74,8 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
         )
     hashes = [encoder.hash_text(text) for text in rows]
     out.mkdir(parents=True, exist_ok=True)
+    from paraguard_utils.parts import Parts  # a store's packages, for vectors only
+
     with Parts(out / "vectors.parquet", "sentences") as parts:
         known = {
             row.text_hash: row.vector
