@@ -438,7 +438,7 @@ def in_claims():
         "n >= 30 and n_clusters >= 10"
     )
     guards = recorded("table3_guards", "cr60_clipped_low").query(
-        "axis != 'model' and not few"
+        "axis != 'model' and not too_few"
     )
     found, said = (
         {"auc.ci.all.below": of(recorded("validity")["auc_ci_high"] < 0.5)},
@@ -456,7 +456,7 @@ def in_claims():
             "risk == 'high' and similarity == 'all' and rest_clusters >= 10"
         ).dropna(subset="gap60_low")
         r = recorded("ci_correlations").query(
-            f"interpretation == '{interpretation}' and covariate == 'similarity' and not few"
+            f"interpretation == '{interpretation}' and covariate == 'similarity' and not too_few"
         )
         found[f"r.{interpretation}.similarity"] = span(r["r"], "+.2f")
         outside = (r["r_low"] > -0.03) | (r["r_high"] < -0.03)  # the paper's r

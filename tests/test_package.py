@@ -167,7 +167,6 @@ def test_what_the_command_line_and_labelling_import_is_a_dependency():
     )
     assert distributions(loaded_with("paraguard_utils.labels.refusals")) == {
         "google-re2",
-        "numpy",
         "pandas",
     }
 
