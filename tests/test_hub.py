@@ -98,8 +98,7 @@ def test_the_card_and_croissant_describe_every_file_and_column(dataset):
             read(dataset, name)
         )
         assert name in told and (
-            name == "annotations"
-            or set(read(dataset, name)) - {"cluster_id"} <= told
+            name == "annotations" or set(read(dataset, name)) - {"cluster_id"} <= told
         )
 
 
