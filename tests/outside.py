@@ -308,7 +308,7 @@ def in_labels():
     every, corpus = published("chat"), texts(f"corpus/{HARMLESS}")
     enough, marks = (
         every.loc[~every["too_few_for_dr"], "dr"],
-        texts("intent_interpretations").merge(corpus, on="prompt_id"),
+        texts("intent_annotations").merge(corpus, on="prompt_id"),
     )
     found = {
         "prompts": f"{len(corpus):,}",
