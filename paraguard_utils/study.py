@@ -7,7 +7,7 @@ they all need, writes what they return, and shows it.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pandas as pd
 
@@ -126,7 +126,7 @@ class Study(Page[_Settings]):
     """
 
     @classmethod
-    def open(cls, settings: _Settings) -> "Study[_Settings]":
+    def open(cls, settings: _Settings) -> Self:
         """Open a study; DataError if its corpus cannot be read."""
         study = cls(settings)
         study.meta = settings.meta(corpus=study.prompts)
@@ -283,6 +283,13 @@ class QueryStudy(Study[QuerySettings]):
 
 class ScoringStudy(Study[ScoringSettings]):
     """Systems whose refusals are scored (03)."""
+
+    @classmethod
+    def open(cls, settings: ScoringSettings) -> Self:
+        """Open a study; DataError if its corpus asks for harm."""
+        study = super().open(settings)
+        unsafe.refuse_unsafe(study.prompts, "03_scoring")
+        return study
 
     def score(self) -> dict[str, System]:
         """Compute pairs and scores of all systems in the store, and write them."""

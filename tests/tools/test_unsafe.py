@@ -694,7 +694,7 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
     assert len(runs) > 8 and found_below(results / "open", runs), (
         "the scan finds what is there"
     )
-    assert found_below(results / "test", runs) == [] and len(there) > 6
+    assert found_below(results / "test", runs) == [] and len(there) > 5
     assert not [path for path, text in there if any(run in text for run in runs)]
     shown = capfd.readouterr()
     assert not [run for run in runs if run in shown.out + shown.err]
