@@ -39,22 +39,13 @@ Parameters: TypeAlias = Mapping[str, Any]
 MINUTES_TABLE = "notebook_minutes"
 WHOLE_RUN = "all"  # the row of `MINUTES_TABLE` about the whole run
 
-RESUMING = (
-    "01_corpus_building",
-    "02_querying",
-    "05_guard_comparison",
-    "07_remedies",
-    "A2_writers",
-    WHOLE_RUN,
-)
-"""Notebooks that embed, query or score, and in a live store do only what is missing."""
-
 BUILDING = ("01", "A2")
 """Notebooks that build a corpus; they run only where they are named."""
 
-_OF_THE_PAPER = ("01", "02", "A0", "03", "04", "05")
-_BEYOND_IT = ("A4", "06", "07", "A1", "A2", "A3")
-RUN_ORDER = (*_OF_THE_PAPER, *_BEYOND_IT, "00")
+RUN_ORDER = (
+    *("01", "02", "A0", "03", "04", "05"),
+    *("A4", "06", "07", "A1", "A2", "A3", "00"),
+)
 """Numbers of the notebooks, each after those whose files it reads."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers
@@ -83,14 +74,11 @@ def order_to_run(chosen: Iterable[Path]) -> list[Path]:
 
     Others come before the last, 00.
     """
-
-    def place(notebook: Path) -> tuple[int, str]:
-        number = number_of(notebook)
-        before_last = len(RUN_ORDER) - 2
-        place = RUN_ORDER.index(number) if number in RUN_ORDER else before_last
-        return place, notebook.stem
-
-    return sorted(chosen, key=place)
+    places: dict[str, float] = dict(zip(RUN_ORDER, range(len(RUN_ORDER)), strict=True))
+    before_last = places["00"] - 0.5
+    return sorted(
+        chosen, key=lambda path: (places.get(number_of(path), before_last), path.stem)
+    )
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> None:
@@ -100,7 +88,6 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
     for the folder of `links.read_in`.
     """
     import papermill
-    from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
@@ -121,20 +108,10 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
             )
         except papermill.PapermillExecutionError as error:
             raise UserError(f"{notebook.stem}: {error.ename}: {error.evalue}") from None
-        except DeadKernelError:
-            store = parameters.get("store", RECORDED)
-            kept = ""
-            if store != RECORDED:
-                results = paths.display_path(paths.RESULTS / store)
-                kept = f"what was asked is kept in {results}; "
+        except RuntimeError:
             raise UserError(
-                f"{notebook.stem} stopped: its kernel died (killed, or out of memory);"
-                f" {kept}run the same command again"
-            ) from None
-        except RuntimeError as error:
-            raise UserError(
-                f"{notebook.stem}: its kernel did not start: {error}; run the same"
-                " command again"
+                f"{notebook.stem} stopped: its kernel died (killed, or out of memory)"
+                " or did not start; what was asked is kept; run the same command again"
             ) from None
     _rewrite_links(output)
 
@@ -232,11 +209,13 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
                 f"no notebook of {stems} has a parameter"
                 f" {name!r}{did_you_mean(name, everywhere)}"
             )
-    parameters = {
-        number_of(path): {name: given[name] for name in names if name in given}
-        for path, names in known.items()
-    }
-    config = _check_parameters(parameters, given)
+    usual = {"store": RECORDED, "corpus": CORPUS}
+    parameters = {}
+    for path, names in known.items():
+        number = number_of(path)
+        parameters[number] = {name: given[name] for name in names if name in given}
+        check_settings(usual | parameters[number], NOTEBOOK_SETTINGS[number])
+    config = RunSettings.pick(usual | dict(given))
     store = config.open_store()
     if not wanted and not _has_twins(store, config):
         print(
@@ -249,17 +228,6 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
         f" {paths.display_path(store.writes)}"
     )
     return config
-
-
-def _check_parameters(
-    by_number: Mapping[str, Parameters], given: Parameters
-) -> RunSettings:
-    """Check the parameters of each notebook, then return those that the run needs."""
-    usual = {"store": RECORDED, "corpus": CORPUS}
-    for number, parameters in by_number.items():
-        check_settings(usual | dict(parameters), NOTEBOOK_SETTINGS[number])
-    known = {name: given[name] for name in RunSettings.model_fields if name in given}
-    return check_settings(usual | known, RunSettings)
 
 
 def _find_notebooks(wanted: Sequence[str]) -> list[Path]:
@@ -290,17 +258,23 @@ def _has_twins(store: Store, config: RunSettings) -> bool:
 
 def reproduce_live() -> None:
     """Run every notebook live, then compare with the record."""
-    for name in registry.list_default_models():
-        loading.resolve_model(name)  # before anything expensive
+    _find_models(registry.list_default_models())
     live = Store(LIVE)
     files = CorpusFiles(live, CORPUS)
     names = list(registry.default_systems().index)
     resumed = print_preflight(files, len(files.prompts), names, QueryOptions())
-    started = time.monotonic()
     minutes = run_all(LIVE, list_notebooks(), _parameters_of_reproduction(live))
-    minutes[WHOLE_RUN] = round((time.monotonic() - started) / 60, 1)
-    _record_minutes(live, minutes, bool(resumed))
+    if not resumed:  # a resumed run says nothing about how long the whole takes
+        minutes[WHOLE_RUN] = round(sum(minutes.values()), 1)
+        frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
+        live.write("tables", MINUTES_TABLE, frame=frame, meta={})
     _print_reproduction(live)
+
+
+def _find_models(names: Iterable[str]) -> None:
+    """Find or fetch the weights of models, before anything expensive."""
+    for name in names:
+        loading.resolve_model(name)
 
 
 def _parameters_of_reproduction(live: Store) -> dict[str, Parameters]:
@@ -322,34 +296,14 @@ def _parameters_of_reproduction(live: Store) -> dict[str, Parameters]:
     }
 
 
-def _record_minutes(live: Store, minutes: dict[str, float], resumed: bool) -> None:
-    """Write how long a live run took.
-
-    A resumed run says nothing about how long the whole takes: the minutes of what
-    resumes stay, and nothing is written if they are not known.
-    """
-    if resumed:
-        earlier: dict[str, float] = {}
-        if live.has("tables", MINUTES_TABLE):
-            earlier = dict(live.read("tables", MINUTES_TABLE).to_numpy())
-        if not set(RESUMING) <= set(earlier):
-            return
-        minutes = minutes | {name: earlier[name] for name in RESUMING}
-    frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
-    live.write("tables", MINUTES_TABLE, frame=frame, meta={})
-
-
 def _print_reproduction(live: Store) -> None:
-    """Print Table 1, the figures, and how a live run differs from the record."""
+    """Print Table 1, and how a live run differs from the record."""
     table = tables.format_estimates(
         live.read("tables", "table1_systems"),
         ["frr", "dr", "ci", "cr60", "cd", "flip_rate"],
         ["system", "interpretation", "n_reject", "n_scored"],
     )
     print(f"\nTable 1\n\n{table.to_string(index=False)}")
-    print("\nFigures:")
-    for figure in sorted((live.writes / "figures").glob("*.p[nd][gf]")):
-        print(f"  {paths.display_path(figure)}")
     print("\nDifferences to the recorded run:")
     for line in compare.compare_with_record(live):
         print(f"  {line}")
@@ -368,22 +322,14 @@ def ask_optional_models() -> None:
     and what is rejected is asked again in other words.
     """
     optional = list_optional_models()
-    for name in optional:
-        loading.resolve_model(name)  # before anything expensive
+    _find_models(optional)
+    again = {"judge": JUDGE_MODEL, "long_answers": 200, "draw": 60, "wordings": True}
     for name in (*optional, ""):
-        of_model: dict[str, Any] = {"store": LIVE, "model": name}
-        again: dict[str, Any] = {
-            "judge": JUDGE_MODEL,
-            "long_answers": 200,
-            "draw": 60,
-            "wordings": True,
+        given: dict[str, Parameters] = {
+            "02": {"model": name},
+            "A0": {"model": name, **again},
         }
-        for number, given in {"02": of_model, "A0": of_model | again}.items():
-            (notebook,) = list_notebooks(number)
-            file = f"{number}_{name or 'default'}.ipynb"
-            output = paths.RESULTS / LIVE / "notebooks" / file
-            with links.read_in(output.parent):
-                execute_notebook(notebook, output, given)
+        run_all(LIVE, list_notebooks(*given), given)
     run_all(LIVE, list_notebooks("03", "05"))
     for name in (*optional, ""):
         run_all(LIVE, list_notebooks("07"), {"07": {"model": name}})
@@ -396,8 +342,7 @@ def ask_remedies(xstest: str = "") -> None:
     With XSTest's file of prompts, its unsafe ones are asked too, and tuned models are
     asked its safe ones.
     """
-    for name in registry.list_default_models():
-        loading.resolve_model(name)  # before anything expensive
+    _find_models(registry.list_default_models())
     outside = {"xstest": xstest} if xstest else {}
     # Self-CD contrasts with the prompt without a system prompt, twins included.
     prompts_of_twins = [self_cd.PLAIN_PROMPT, follow_ups.SAMPLED_SYSTEM_PROMPT]

@@ -282,8 +282,8 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     assert status != 0 and (tmp_path / "killed").exists()
     assert (
         lines[-1]
-        == "02_querying stopped: its kernel died (killed, or out of memory); what was"
-        " asked is kept in results/live; run the same command again"
+        == "02_querying stopped: its kernel died (killed, or out of memory) or did not"
+        " start; what was asked is kept; run the same command again"
     )
     assert not any(
         "Traceback" in line or line.startswith("03_scoring") for line in lines
