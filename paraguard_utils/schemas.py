@@ -1,7 +1,7 @@
 """The columns of every file, in one place, checked on write and on read."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import pandas as pd
 import pandera.pandas as pa
@@ -73,12 +73,15 @@ def schema(
     return pa.DataFrameSchema(columns, strict=True, unique=unique)
 
 
+_unique = text(unique=True)
+_share = number(unit)
+_maybe_share = number(unit, nullable=True)
 _list = pa.Column(object)
 _label = one_of(LABELS)
 _similarity = number(pa.Check.in_range(-1, 1))
 
 _verdicts = {
-    "prompt_id": text(unique=True),
+    "prompt_id": _unique,
     "labeller": text(),
     "label": _label,
     "kind": free_text(),
@@ -88,7 +91,7 @@ _verdicts = {
 
 SCHEMAS = {
     "seeds": schema(
-        seed_id=text(unique=True),
+        seed_id=_unique,
         text=pa.Column(str, _not_blank),
         source=text(),
         category=text(),
@@ -100,26 +103,26 @@ SCHEMAS = {
         text=pa.Column(str, _no_control, coerce=True),
     ),
     "corpus": schema(
-        prompt_id=text(unique=True),
+        prompt_id=_unique,
         cluster_id=text(),
         variant=count(),
         strategy=one_of((SEED_STRATEGY, *STRATEGIES)),
-        text=text(unique=True),
+        text=_unique,
         source=text(),
         category=text(),
         topical=one_of(TOPICAL),
         similarity=_similarity,
-        overlap=number(unit),
-        risk=number(unit),
+        overlap=_share,
+        risk=_share,
     ),
-    "sentences": schema(text_hash=text(unique=True), vector=_list),
+    "sentences": schema(text_hash=_unique, vector=_list),
     "tokens": schema(
         token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True),
         text=pa.Column(str),
         embedding=_list,
     ),
     "traces": schema(
-        prompt_id=text(unique=True),
+        prompt_id=_unique,
         key=text(),
         response=free_text(),
         finish_reason=text(),
@@ -129,14 +132,12 @@ SCHEMAS = {
         user_end=count(),
         next_ids=_list,
         next_logprobs=_list,
-        tail_mass=number(unit),
+        tail_mass=_share,
     ),
-    "guards": schema(
-        prompt_id=text(unique=True), key=text(), score=number(unit, nullable=True)
-    ),
+    "guards": schema(prompt_id=_unique, key=text(), score=_maybe_share),
     "labels": schema(
         **_verdicts,
-        p_refusal=number(unit, nullable=True),
+        p_refusal=_maybe_share,
         answer=one_of(ANSWER_KINDS, nullable=True),
     ),
     "verdicts": schema(**_verdicts),
@@ -159,85 +160,88 @@ SCHEMAS = {
         same_cluster=pa.Column(bool),
         rank=count(nullable=True),
         similarity=_similarity,
-        drift=number(unit),
-        prob_shift=number(unit),
-        ppl_relative=number(unit),
-        ppl_clipped=number(unit),
+        drift=_share,
+        prob_shift=_share,
+        ppl_relative=_share,
+        ppl_clipped=_share,
     ),
     "scores": schema(
-        prompt_id=text(unique=True),
+        prompt_id=_unique,
         cluster_id=text(),
         label=_label,
-        isolation=number(unit, nullable=True),
+        isolation=_maybe_share,
         n_neighbours=count(),
         mean_similarity=number(nullable=True),
-        ci=number(unit, nullable=True),
-        ci_clipped=number(unit, nullable=True),
+        ci=_maybe_share,
+        ci_clipped=_maybe_share,
         spread=number(nullable=True),
         spread_clipped=number(nullable=True),
         n_theta=count(),
-        ci_theta=number(unit, nullable=True),
-        ci_clipped_theta=number(unit, nullable=True),
+        ci_theta=_maybe_share,
+        ci_clipped_theta=_maybe_share,
     ),
     "systems": schema(
-        system=text(unique=True),
+        system=_unique,
         kind=one_of(("chat", "guard", "refusal")),
         model=text(),
         instruction=free_text(),
         default=one_of(("yes", "no")),
-        title=text(unique=True),
+        title=_unique,
     ),
 }
 """Schemas by kind of file; other packages add theirs (`paraguard_lab.kinds`)."""
 
 
-if TYPE_CHECKING:
+class _Frame:
+    """A data frame whose kind mypy knows.
 
-    class _Frame:
-        """A data frame whose kind mypy knows."""
+    A frame's type says what it holds: the columns of the schema of that name (those of
+    a table are its function's). All are data frames of pandas; only mypy distinguishes
+    them, so that labels passed for scores are an error before anything runs.
+    """
 
-        def __getattr__(self, name: str) -> Any: ...
-        def __getitem__(self, key: Any) -> Any: ...
-        def __setitem__(self, key: Any, value: Any) -> None: ...
-        def __contains__(self, key: object) -> bool: ...
-        def __iter__(self) -> Iterator[Any]: ...
-        def __len__(self) -> int: ...
+    def __getattr__(self, name: str) -> Any: ...
+    def __getitem__(self, key: Any) -> Any: ...
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+    def __contains__(self, key: object) -> bool: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
 
-    class Corpus(_Frame):
-        """Prompts in clusters of the same meaning."""
 
-    class Seeds(_Frame):
-        """The first prompt of each cluster."""
+class Corpus(_Frame):
+    """Prompts in clusters of the same meaning."""
 
-    class Candidates(_Frame):
-        """Paraphrases of seeds, not yet judged."""
 
-    class Traces(_Frame):
-        """Answers with the numbers of their tokens."""
+class Seeds(_Frame):
+    """The first prompt of each cluster."""
 
-    class Labels(_Frame):
-        """Decisions: accept, reject, blocked or unparsed."""
 
-    class Tokens(_Frame):
-        """Texts and embeddings of tokens."""
+class Candidates(_Frame):
+    """Paraphrases of seeds, not yet judged."""
 
-    class Pairs(_Frame):
-        """Refused prompts beside accepted neighbours."""
 
-    class Scores(_Frame):
-        """What a refusal scores: CI and its parts."""
+class Traces(_Frame):
+    """Answers with the numbers of their tokens."""
 
-    class Table(_Frame):
-        """Rows that a notebook shows or records."""
 
-else:
-    Corpus = Seeds = Candidates = pd.DataFrame
-    Traces = Labels = Tokens = pd.DataFrame
-    Pairs = Scores = Table = pd.DataFrame
+class Labels(_Frame):
+    """Decisions: accept, reject, blocked or unparsed."""
 
-# A frame's type says what it holds: the columns of the schema of that name (those of a
-# table are its function's). They are all data frames; only mypy distinguishes them, so
-# that labels passed for scores are an error before anything runs.
+
+class Tokens(_Frame):
+    """Texts and embeddings of tokens."""
+
+
+class Pairs(_Frame):
+    """Refused prompts beside accepted neighbours."""
+
+
+class Scores(_Frame):
+    """What a refusal scores: CI and its parts."""
+
+
+class Table(_Frame):
+    """Rows that a notebook shows or records."""
 
 
 def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
@@ -267,65 +271,44 @@ def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
     """
     columns = SCHEMAS[kind].columns
     _check_columns(frame, kind, where)
-    if frame.empty:
-        return _make_empty(columns)
-    known = [name for name in columns if name in frame.columns]
+    known = [name for name in columns if name in frame]
     frame = frame[known].reset_index(drop=True)
-    for name in known:
-        # pandas reads an empty CSV field as missing.
-        is_missing = frame[name].isna()
-        if is_missing.any() and not columns[name].nullable:
-            _fail(where, frame, int(is_missing.argmax()), name, "is blank")
+    if frame.empty:  # no value says which type a column has
+        return frame.astype({name: columns[name].dtype.type for name in known})
     try:
         return SCHEMAS[kind].validate(frame, lazy=True)
     except SchemaErrors as error:
         case = error.failure_cases.iloc[0]
-        is_repeated = case["check"] == "field_uniqueness"
-        problem = "stands there twice" if is_repeated else case["check"]
-        value = _shorten(case["failure_case"])
-        _fail(where, frame, case["index"], case["column"], f"{value} ({problem})")
+    value = case["failure_case"]
+    problem = case["check"]
+    if problem == "field_uniqueness":
+        problem = "stands there twice"
+    quoted = repr(value) if isinstance(value, str) else value
+    # pandas reads an empty CSV field as missing.
+    said = "is blank" if pd.isna(value) else f"{quoted!s:.60} ({problem})"
+    place = f"column {case['column']}"
+    if not pd.isna(case["index"]):
+        row = int(case["index"])
+        ids = frame.filter(regex="_id$").iloc[row].head(1)
+        # Row 1 is the header, as a spreadsheet counts.
+        place = f"row {row + 2} ({', '.join(map(str, ids))}), {place}"
+    raise DataError(f"{where}: {place}: {said}; correct it")
 
 
 def _check_columns(frame: pd.DataFrame, kind: str, where: str) -> None:
     """Raise a DataError if a frame lacks a column, has another one, or has no rows."""
     columns = SCHEMAS[kind].columns
-    for name, column in columns.items():
-        if column.required and name not in frame.columns:
+    needed = [name for name, column in columns.items() if column.required]
+    for name in needed:
+        if name not in frame:
             raise DataError(
                 f"{where}: column {name!r} is missing; a {kind} file has the columns"
                 f" {', '.join(columns)}"
             )
-    for name in frame.columns:
+    for name in frame:
         if name not in columns:
             raise DataError(
                 f"{where}: column {name!r} is not part of a {kind} file; remove it"
             )
     if frame.empty and kind not in MAY_BE_EMPTY:
         raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")
-
-
-def _make_empty(columns: dict[str, pa.Column]) -> pd.DataFrame:
-    """Return a frame without rows: no value says which type its columns have."""
-    empty = {}
-    for name, column in columns.items():
-        empty[name] = pd.Series(dtype=column.dtype.type)
-    return pd.DataFrame(empty)
-
-
-def _fail(
-    where: str, frame: pd.DataFrame, index: int | None, column: str, problem: str
-) -> NoReturn:
-    if index is None or pd.isna(index):
-        raise DataError(f"{where}: column {column}: {problem}; correct the file")
-    ids = [name for name in frame.columns if name.endswith("_id")]
-    identity = str(frame[ids[0]].iloc[int(index)]) if ids else ""
-    # Row 1 is the header, as a spreadsheet counts.
-    raise DataError(
-        f"{where}: row {int(index) + 2} ({identity}), column {column}: {problem};"
-        " correct the row"
-    )
-
-
-def _shorten(value: object) -> str:
-    words = repr(value) if isinstance(value, str) else str(value)
-    return words if len(words) <= 60 else words[:57] + "..."

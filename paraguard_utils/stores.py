@@ -8,13 +8,12 @@ scores and tables that its own earlier notebooks wrote.
 """
 
 import hashlib
+import io
 import json
 import os
-import re
 import sys
-import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,32 +85,36 @@ def _is_of_this_rebuild(path: Path) -> bool:
     return path.stat().st_mtime_ns >= int(start)
 
 
-class Store:
-    """A store by its name: "recorded", or that of a folder under `results/`."""
+class _Files:
+    """Files in a store by kind; a subclass may give the first of their names."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.recorded = name == RECORDED
-        self.writes = paths.RESULTS / name
+    def __init__(self, store_name: str, *first_names: str) -> None:
+        self._store_name = store_name
+        self._first_names = first_names
+        self.recorded = store_name == RECORDED
+        self.writes = paths.RESULTS / store_name
         self.reads = paths.DATA if self.recorded else self.writes
 
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
-        file = KINDS[kind].path.format(*names)
+        file = self._file(kind, names)
+        if not self.recorded:
+            return self.reads / file
         is_figure = kind == "figures"
-        if self.recorded and (is_figure or KINDS[kind].recorded == "derived"):
-            written = self.writes / file
-            if _is_of_this_rebuild(written):
-                return written
-        if self.recorded and is_figure:
-            return paths.ROOT / file
-        return self.reads / file
+        written = self.writes / file
+        is_remade = is_figure or KINDS[kind].recorded == "derived"
+        if is_remade and _is_of_this_rebuild(written):
+            return written
+        return (paths.ROOT if is_figure else self.reads) / file
 
     def output_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
-        path = self.writes / KINDS[kind].path.format(*names)
+        path = self.writes / self._file(kind, names)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+    def _file(self, kind: str, names: Iterable[str]) -> str:
+        return KINDS[kind].path.format(*self._first_names, *names)
 
     def has(self, kind: str, *names: str) -> bool:
         """Return whether a file is in the store."""
@@ -133,7 +136,7 @@ class Store:
                 f"restore it (git checkout -- {where}) or, if it never was, run {maker}"
                 " with a live store (store=live): the recorded store is read-only"
             )
-        raise Missing(f"{where} is not in the {self.name} store; {remedy}")
+        raise Missing(f"{where} is not in the {self._store_name} store; {remedy}")
 
     def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
         """Read the product of an earlier notebook.
@@ -142,7 +145,7 @@ class Store:
         the corpus, its vectors and the counts over public benchmarks: a recorded trace
         or guard score never enters a live store. Raise Missing if it is in neither.
         """
-        recorded = Store(RECORDED)
+        recorded = _Files(RECORDED, *self._first_names)
         if self.has(kind, *names) or not recorded.has(kind, *names):
             return self.read(kind, *names)
         print(
@@ -164,8 +167,15 @@ class Store:
         return path
 
 
-@dataclass(frozen=True)
-class CorpusFiles:
+class Store(_Files):
+    """A store by its name: "recorded", or that of a folder under `results/`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class CorpusFiles(_Files):
     """The files of one corpus in a store.
 
     Its methods are those of `Store`, without the name of the corpus: a file has a kind
@@ -178,13 +188,10 @@ class CorpusFiles:
     1200
     """
 
-    store: Store
-    name: str
-
-    @property
-    def recorded(self) -> bool:
-        """Whether the store is the recorded one, which is never written."""
-        return self.store.recorded
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__(store.name, name)
+        self.store = store
+        self.name = name
 
     @cached_property
     def prompts(self) -> Corpus:
@@ -194,37 +201,6 @@ class CorpusFiles:
     def other(self, name: str) -> "CorpusFiles":
         """Return the files of another corpus in the same store."""
         return CorpusFiles(self.store, name)
-
-    def path(self, kind: str, system: str = "") -> Path:
-        """Return where a file is read."""
-        return self.store.path(kind, self.name, system)
-
-    def output_path(self, kind: str, system: str = "") -> Path:
-        """Return where a file is written, with its folder made."""
-        return self.store.output_path(kind, self.name, system)
-
-    def has(self, kind: str, system: str = "") -> bool:
-        """Return whether a file is in the store."""
-        return self.store.has(kind, self.name, system)
-
-    def read(self, kind: str, system: str = "") -> pd.DataFrame:
-        """Read and check a file, as `Store.read` does."""
-        return self.store.read(kind, self.name, system)
-
-    def read_earlier(self, kind: str, system: str = "") -> pd.DataFrame:
-        """Read the product of an earlier notebook, as `Store.read_earlier` does."""
-        return self.store.read_earlier(kind, self.name, system)
-
-    def write(
-        self,
-        kind: str,
-        system: str = "",
-        *,
-        frame: pd.DataFrame,
-        meta: Mapping[str, object],
-    ) -> Path:
-        """Check and write a file and its meta file, as `Store.write` does."""
-        return self.store.write(kind, self.name, system, frame=frame, meta=meta)
 
 
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:
@@ -244,45 +220,37 @@ def read_file(path: str | Path, kind: str) -> pd.DataFrame:
 @lru_cache(maxsize=1024)
 def _read_unchanged(path: Path, kind: str, state: tuple[int, ...]) -> pd.DataFrame:
     """Read and check a file once while its `state` is the same."""
-    where = paths.display_path(path)
-    try:
-        frame = _read_frame(path, kind)
-    except UnicodeDecodeError as error:
-        row = _find_row_of_bad_bytes(path)
-        raise DataError(
-            f"{where}: row {row} is not UTF-8; save the file as CSV UTF-8"
-        ) from error
-    except pd.errors.ParserError as error:
-        raise DataError(
-            f"{where}: {str(error).strip()}; save the file as comma-separated CSV UTF-8"
-        ) from error
-    except (ValueError, OSError) as error:
-        problem = str(error).splitlines()[0]
-        raise DataError(
-            f"{where}: cannot be read ({problem}); restore or remove the file"
-        ) from error
-    if kind in SCHEMAS:
-        frame = check_schema(frame, kind, where)
-    return frame
-
-
-def _read_frame(path: Path, kind: str) -> pd.DataFrame:
+    known = kind in SCHEMAS
     if path.suffix == ".parquet":
-        return pd.read_parquet(path)
-    types = None
-    if kind in SCHEMAS:
-        types = dict.fromkeys(list_text_columns(kind), str)
-    # A prompt may be the word "null": only empty fields are missing, and text columns
-    # stay text.
-    return pd.read_csv(
-        path, dtype=types, keep_default_na=False, na_values=[""], encoding="utf-8"
-    )
+        try:
+            frame = pd.read_parquet(path)
+        except (ValueError, OSError) as error:
+            raise _unreadable(path, error, "restore or remove the file") from error
+    else:
+        # A prompt may be the word "null": only empty fields are missing, and text
+        # columns stay text.
+        types = dict.fromkeys(list_text_columns(kind), str) if known else None
+        frame = _read_csv(path, dtype=types, na_values=[""])
+    return check_schema(frame, kind, paths.display_path(path)) if known else frame
 
 
-def _find_row_of_bad_bytes(path: Path) -> int:
-    text = path.read_bytes().decode("utf-8", "surrogateescape")
-    before = re.split("[\udc80-\udcff]", text, maxsplit=1)[0]
-    return before.count("\n") + 1
+def _read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV file in UTF-8, or raise a DataError."""
+    try:
+        text = path.read_bytes().decode()
+        return pd.read_csv(io.StringIO(text), keep_default_na=False, **options)
+    except (ValueError, OSError) as error:
+        remedy = "save the file as comma-separated CSV UTF-8"
+        raise _unreadable(path, error, remedy) from error
+
+
+def _unreadable(path: Path, error: Exception, remedy: str) -> DataError:
+    """Return what to say of a file that cannot be read."""
+    problem = f"cannot be read ({str(error).strip().splitlines()[0]})"
+    if isinstance(error, UnicodeDecodeError):
+        row = error.object.count(b"\n", 0, error.start) + 1
+        problem = f"row {row} is not UTF-8"
+    return DataError(f"{paths.display_path(path)}: {problem}; {remedy}")
 
 
 def read_upstream_csv(
@@ -294,19 +262,9 @@ def read_upstream_csv(
     is what to do about that.
     """
     where = paths.display_path(path)
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: is not UTF-8 (byte {error.start}); save the file as CSV UTF-8"
-        ) from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(
-            f"{where}: cannot be read as CSV ({str(error).strip()}); pass the upstream"
-            " file"
-        ) from error
+    rows = _read_csv(path, dtype=str)
     if rows.empty:
-        raise DataError(f"{where}: there are no rows; pass the upstream file")
+        raise DataError(f"{where}: there are no rows; {advice}")
     for column in columns:
         if column not in rows:
             raise DataError(f"{where}: column {column!r} is missing; {advice}")
@@ -371,26 +329,20 @@ def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:
 
     If that fails, nothing is changed, and it is a DataError.
     """
-    part = None
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
-        os.close(handle)
-        part = Path(name)
-        produce(part)
-        part.chmod(0o644)
-        os.replace(part, path)
+        try:
+            produce(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         problem = error.strerror or str(error).splitlines()[0]
         raise DataError(
             f"{paths.display_path(path)} cannot be written ({problem}); mend that and"
             " run again: what was written before is kept"
         ) from error
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -77,18 +77,18 @@ def test_sources_are_read_merged_and_counted(files):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read as CSV"),
+        (b"", "cannot be read"),
         (b"ID,Request,Harmfulness\n", "there are no rows"),
         (b"ID,Text,Harmfulness\n1,a,harmless\n", "column 'Request' is missing"),
         (
             b"ID,Request,Harmfulness\n1,a,harmless\n1,b,harmless\n",
             "row 3, column ID: '1' stands there twice",
         ),
-        (b"ID,Request,Harmfulness\n1,caf\xe9,harmless\n", r"is not UTF-8 \(byte \d+\)"),
+        (b"ID,Request,Harmfulness\n1,caf\xe9,harmless\n", "row 2 is not UTF-8"),
         (b"ID,Request,Harmfulness\n1,a,controversial\n", "no row is labelled harmless"),
         (
             b"ID,Request,Harmfulness\n1,a,harmless,x,y\n2,b\n3,c,d,e,f,g\n",
-            "cannot be read as CSV",
+            "cannot be read",
         ),
     ],
 )

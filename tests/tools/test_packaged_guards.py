@@ -180,7 +180,7 @@ def test_a_pickle_may_name_nothing_that_runs(tmp_path):
         ("prompt_id,score\na-0,1.5\n", "gives 1.5 for text 1"),
         ("prompt_id,score\na-0,high\n", "row 2: 'high' is no number"),
         ("id,score\na-0,1\n", "column 'prompt_id' is missing"),
-        ("", "cannot be read as CSV"),
+        ("", "cannot be read"),
     ],
 )
 def test_a_file_of_scores_that_does_not_fit_is_one_clear_error(
