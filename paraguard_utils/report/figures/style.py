@@ -256,13 +256,13 @@ def write_remark(
     axis.text(x, y, remark, **(default | look))
 
 
-def name_lines(figure: Figure, axis: Axes) -> None:
-    """Name what is drawn in a panel, in a line above the figure."""
+def name_lines(figure: Figure, axis: Axes, across: int = 5) -> None:
+    """Name what is drawn in a panel above the figure, `across` names in a line."""
     handles, names = axis.get_legend_handles_labels()
     figure.legend(
         handles,
         names,
-        ncols=len(names),
+        ncols=min(len(names), across),
         loc="outside upper center",
         frameon=False,
     )
