@@ -7,17 +7,16 @@ papermill only warns about a parameter that a notebook does not have, so `freeze
 at the notebook's own names.
 """
 
+import re
 import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import pandas as pd
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -67,39 +66,26 @@ RENAMED = {
 }
 """Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
 
-_IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
+_ADDRESS = re.compile(r"((https?://[^\s/@?#]+(/[^\s?#]*)?)|file://\S+)?")
 
 
 def _fail(name: str, problem: str) -> NoReturn:
     raise SettingsError(f"parameter {name!r}: {problem}") from None
 
 
-def _check_address(value: object, field: ValidationInfo) -> object:
-    """Return a server's address; SettingsError if it is none or holds a secret.
-
-    Notebooks and messages would repeat a secret.
-    """
-    name = str(field.field_name)
-    url = str(value or "")
-    if url.startswith("file://"):
-        return value
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        _fail(name, "it is no address; give one like http://127.0.0.1:8000/v1")
-    if "@" in parts.netloc or parts.query or parts.fragment:
+def _check_address(url: str, field: ValidationInfo) -> str:
+    """Return a server's address, or raise SettingsError, which does not repeat it."""
+    if not _ADDRESS.fullmatch(url):
         _fail(
-            name,
-            "it holds a user, a password or a query, which would be written down; give"
-            " the address alone, and the key in OPENAI_API_KEY",
+            str(field.field_name),
+            "it holds a user, a password or a query, which would be written down, or"
+            " is no address; give one like http://127.0.0.1:8000/v1 or file://FOLDER,"
+            " and the key in OPENAI_API_KEY",
         )
-    return value
+    return url
 
 
-Address: TypeAlias = Annotated[
-    str, Field(pattern=r"^((https?|file)://\S+)?$"), BeforeValidator(_check_address)
-]
+Address: TypeAlias = Annotated[str, AfterValidator(_check_address)]
 """The address of a server, or a folder of requests; "" for none."""
 
 
@@ -177,17 +163,13 @@ class ComputeOptions(FrozenParameters):
         return False
 
     @model_validator(mode="after")
-    def _server_is_used(self) -> Self:
+    def _place_is_used(self) -> Self:
         if self.base_url and not self.names_served():
             _fail(
                 "base_url",
                 "a server is asked for a model; name it, as in model=openai/NAME, in"
                 " 01 as in candidates=model:NAME, or in 05 as in guard=openai/NAME",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _cluster_sends_no_files(self) -> Self:
         if self.device == RAY_DEVICE and self.base_url.startswith(FILE_SCHEME):
             _fail(
                 "device",
@@ -201,7 +183,7 @@ class QueryOptions(ComputeOptions):
     """How models are queried: which, under which system prompts, for how long."""
 
     model: str = ""
-    system_prompts: list[SystemPromptName] = []
+    system_prompts: list[SystemPromptName] = Field([], min_length=1)
     without_template: Literal["error", "plain"] = "error"
     max_new_tokens: int = Field(64, ge=1, le=4096)
     concurrency: int = Field(16, ge=1, le=1024)
@@ -210,12 +192,6 @@ class QueryOptions(ComputeOptions):
     def names_served(self) -> bool:
         """Return whether the parameters name a model."""
         return bool(self.model)
-
-    @model_validator(mode="after")
-    def _some_system_prompt_is_named(self) -> Self:
-        if "system_prompts" in self.model_fields_set and not self.system_prompts:
-            raise SettingsError("parameter 'system_prompts' names nothing")
-        return self
 
 
 class ScoreOptions(FrozenParameters):
@@ -401,7 +377,7 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         """Return the shard as (i, n), counted from 1; `WHOLE` if there is none."""
         if not self.shard:
             return WHOLE
-        number, _, shards = self.shard.partition("/")
+        number, shards = self.shard.split("/")
         return int(number), int(shards)
 
     def for_twins(self) -> Self:
@@ -410,7 +386,10 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         return self.model_copy(update={"system_prompts": names})
 
     @model_validator(mode="after")
-    def _stop_is_alone(self) -> Self:
+    def _parts_are_possible(self) -> Self:
+        number, shards = self.parts()
+        if number > shards:
+            _fail("shard", f"there is no part {number} of {shards}; count from 1")
         sends_files = self.base_url.startswith(FILE_SCHEME)
         is_partial = self.limit or self.shard or sends_files
         if self.stop and (is_partial or self.open_store().recorded):
@@ -419,13 +398,6 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
                 "a live store asks until it is sure, without limit, shard and batch"
                 " files",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shard_exists(self) -> Self:
-        number, shards = self.parts()
-        if number > shards:
-            _fail("shard", f"there is no part {number} of {shards}; count from 1")
         return self
 
 
@@ -463,11 +435,12 @@ def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:
         If the notebook has no parameter of a name, or a value is not allowed.
     """
     _show_user_errors_in_one_line(namespace)
-    given = {
-        name: value
-        for name, value in namespace.items()
-        if _may_be_parameter(name, value)
-    }
+    given = {}
+    for name, value in namespace.items():
+        # Not what IPython and imports put there
+        is_code = isinstance(value, ModuleType) or callable(value)
+        if not (name.startswith("_") or name in ("In", "Out") or is_code):
+            given[name] = value
     known = namespace.get("__annotations__", model.model_fields)
     given = rename_old_parameters(given, known)
     for name in given:
@@ -475,12 +448,6 @@ def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:
             meant = did_you_mean(name, known)
             raise SettingsError(f"this notebook has no parameter {name!r}{meant}")
     return check_settings(given, model)
-
-
-def _may_be_parameter(name: str, value: object) -> bool:
-    if name.startswith("_") or name in _IPYTHON:
-        return False
-    return not (isinstance(value, ModuleType | type) or callable(value))
 
 
 def rename_old_parameters(
@@ -530,9 +497,6 @@ def _in_words(error: ErrorDetails) -> str:
             f"parameter {name!r} is a list, not {value!r}; give it as -y '{name}:"
             f" [{listed}]' to papermill, or as -p {name}='[{listed}]' to paraguard run"
         )
-    if name in ("store", "corpus") and error["type"] == "string_pattern_mismatch":
-        allowed = "letters, digits, - and _, a letter or digit first"
-        return f"parameter {name!r}: {value!r} is no name of a {name}; use {allowed}"
     return f"parameter {name!r}: {error['msg']}, not {value!r}"
 
 

@@ -412,7 +412,7 @@ def test_a_server_and_another_corpus_are_part_of_the_command(results, command):
     ("given", "wanted"),
     [
         (("--system-prompt", "saftey"), "there is no system prompt 'saftey'"),
-        (("--store", "../x"), "is no name of a store"),
+        (("--store", "../x"), "parameter 'store': "),
         (("--corpus", "nothing"), "corpus/nothing.csv is not in the live store"),
         (("--corpus", "paraguard_twins"), "not for requests that ask for harm"),
     ],

@@ -29,7 +29,7 @@ STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
         (
             settings.QuerySettings,
             {"system_prompts": []},
-            "'system_prompts' names nothing",
+            "'system_prompts': List should have at least 1 item",
         ),
         (
             settings.QuerySettings,
@@ -40,8 +40,7 @@ STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
         (
             settings.ResultsSettings,
             {"store": "a b"},
-            "'a b' is no name of a store; use letters, digits, - and _, a letter or"
-            " digit first",
+            "parameter 'store': String should match pattern .*, not 'a b'",
         ),
         (
             settings.CorpusSettings,
