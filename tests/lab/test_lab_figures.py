@@ -425,7 +425,7 @@ def test_settings_are_drawn_as_differences_from_the_default():
     names = ["n", "ci", "ci_low", "ci_high", "excess", "excess_low", "excess_high"]
     table = pd.DataFrame(rows, columns=["dimension", "setting", "system", *names])
     figure = figures.plot_settings(table)
-    ci, excess, _ = figure.axes
+    ci, excess = figure.axes
     same(estimates(ci), np.array([[0.3, 0.2, 0.5], [-0.3, -0.4, -0.2]]))
     same(estimates(excess), np.array([[-0.06, -0.09, -0.01]]))
     assert [label.get_text() for label in ci.get_yticklabels()] == [
@@ -438,7 +438,7 @@ def test_settings_are_drawn_as_differences_from_the_default():
 def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
     figure, table = pictures["proxies"]
     both = table["prompts"].eq("all") | table["setting"].isin(["text", "text, drawn"])
-    for axis, measure in zip(panels(figure), ("rho", "ci_change"), strict=False):
+    for axis, measure in zip(panels(figure), ("rho", "ci_change"), strict=True):
         same(estimates(axis), numbers(table[both], measure))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
         "full\nDrift lent", "answer tokens, 20\nDrift and PPL lent", "answer tokens, 5\nDrift and PPL lent",

@@ -4,17 +4,17 @@ They show parts of variance, floors of CI, what CI correlates with, and CR by th
 """
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import covariates
 from paraguard_lab.analysis.variance import HOT
+from paraguard_lab.report.figures.shortages import write_shortages
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
-from paraguard_utils.report.figures.scoring import make_measure_panels, write_shortages
+from paraguard_utils.report.figures.scoring import make_measure_panels
 from paraguard_utils.report.paper import paper_value
 from paraguard_utils.schemas import Table
 
@@ -39,6 +39,10 @@ _FLOOR_PANELS = {
 """Title and label of each panel beside the floors, by measure."""
 
 
+_SHIFTS = {"relative": -0.14, "clipped": 0.14}
+"""How far the marks of each interpretation are beside the middle of their row."""
+
+
 def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each system's decisions comes from, a bar per system.
 
@@ -46,16 +50,12 @@ def plot_variance_parts(table: Table) -> Figure:
     last and hatched; below a line are those whose answers were drawn. A page wide.
     `table` has rows of `variance.split_variance` and `variance.split_sampled_variance`.
     """
-    kinds = []
-    for decoding in _DECODINGS:
-        rows = table[table["decoding"] == decoding]
-        kinds.append(
-            rows.sort_values(
-                ["too_few", "meaning"], ascending=[True, False], kind="stable"
-            )
-        )
-    n_greedy = len(kinds[0])
-    rows = pd.concat(kinds, ignore_index=True)
+    order = list(_DECODINGS)
+    rows = table.assign(place=table["decoding"].map(order.index))
+    rows = rows.sort_values(
+        ["place", "too_few", "meaning"], ascending=[True, True, False], kind="stable"
+    )
+    n_greedy = (rows["place"] == 0).sum()
     figure, axis = style.subplots(height=0.7 + 0.15 * len(rows))
     y = np.arange(len(rows), dtype=float)
     y[n_greedy:] += 0.6  # a gap before the drawn ones
@@ -63,16 +63,12 @@ def plot_variance_parts(table: Table) -> Figure:
     if n_greedy < len(rows):
         axis.axhline(n_greedy - 0.2, color=style.GREY, linewidth=0.6)
     decoded = rows["decoding"].map(_DECODINGS)
-    axis.set_yticks(y, pd.Series(display_titles(rows["system"])) + decoded)
+    axis.set_yticks(y, np.array(display_titles(rows["system"])) + decoded)
     axis.tick_params(axis="y", length=0)
     label = "share of the variance of a decision (line: 95 % interval of meaning's)"
     if rows["too_few"].any():
         label += f"\nhatched: fewer than {MIN_DECISIONS_EACH} refusals or answers"
-    axis.set(
-        xlim=(0, 1),
-        ylim=(y[-1] + 0.6, -0.6),
-        xlabel=label,
-    )
+    axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6), xlabel=label)
     style.name_lines(figure, axis)
     return figure
 
@@ -84,32 +80,14 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     for part, colour in style.PART_COLOURS.items():
         width = rows[part].clip(lower=0).to_numpy()
         bars = axis.barh(
-            y,
-            width,
-            left=left,
-            label=_PART_TITLES[part],
-            height=0.72,
-            color=colour,
-            lw=0,
+            y, width, 0.72, left, label=_PART_TITLES[part], color=colour, lw=0
         )
         for bar in np.array(bars.patches)[too_few]:
-            bar.set(
-                hatch="////",
-                edgecolor="white",
-                linewidth=0,
-            )
+            bar.set(hatch="////", edgecolor="white", linewidth=0)
         left = left + width
     meaning = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
-    is_known = meaning.notna().all(axis=1).to_numpy()
-    style.draw_interval_bars(
-        axis,
-        meaning[is_known],
-        "meaning",
-        y[is_known],
-        fmt="none",
-        color=style.INK,
-        capsize=1.5,
-    )
+    look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
+    style.draw_interval_bars(axis, meaning, "meaning", y, **look)
 
 
 def plot_by_source(table: Table) -> Figure:
@@ -122,25 +100,13 @@ def plot_by_source(table: Table) -> Figure:
     sources = list(dict.fromkeys(table["source"]))
     height = 0.35 + (0.35 + 0.17 * len(sources)) * len(names)
     figure, axes = style.subplots(
-        len(names),
-        2,
-        height=height,
-        sharex="col",
-        sharey=True,
-        squeeze=False,
+        len(names), 2, height=height, sharex="col", sharey=True, squeeze=False
     )
     y = np.arange(len(sources))
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["system"] == name].set_index("source").loc[sources]
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
-            style.draw_interval_bars(
-                axis,
-                rows,
-                measure,
-                y,
-                ms=3,
-                color=style.INK,
-            )
+            style.draw_interval_bars(axis, rows, measure, y, ms=3, color=style.INK)
             style.draw_row_rules(axis)
             write_shortages(axis, rows, measure)
         line[0].set_title(title)
@@ -156,74 +122,26 @@ def plot_against_floors(table: Table) -> Figure:
 
     A panel per measure, a page wide. `table` is Table 1 with its floors.
     """
-    by_interpretation = {}
-    for name in style.INTERPRETATION_COLOURS:
-        rows = table[table["interpretation"] == name]
-        by_interpretation[name] = rows.set_index("system")
-    figure, axes = make_measure_panels(by_interpretation["relative"], _FLOOR_PANELS)
+    relative = table[table["interpretation"] == "relative"].set_index("system")
+    figure, axes = make_measure_panels(relative, _FLOOR_PANELS)
+    for interpretation, colour in style.INTERPRETATION_COLOURS.items():
+        rows = table[table["interpretation"] == interpretation].set_index("system")
+        y = np.arange(len(rows)) + _SHIFTS[interpretation]
+        look: style.Look = {"color": colour, "ms": 3}
+        for axis, measure in zip(axes, _FLOOR_PANELS, strict=True):
+            style.draw_interval_bars(
+                axis, rows, measure, y, label=interpretation, **look
+            )
+        ring: style.Look = look | {"ms": 4.5, "mfc": "none", "elinewidth": 0.7}
+        style.draw_interval_bars(axes[0], rows, "floor_matched", y, **ring)
+    axes[0].set_xlim(0, 1)
+    for axis in axes[1:]:
+        axis.axvline(0, zorder=0, **style.CHANCE_LINE)
     for axis, measure in zip(axes, _FLOOR_PANELS, strict=True):
-        _draw_above_floor(axis, measure, by_interpretation["relative"], "relative")
-        _draw_above_floor(axis, measure, by_interpretation["clipped"], "clipped")
-        if measure == "ci":
-            axis.set_xlim(0, 1)
-        else:
-            axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         # What is undefined or rests on few is so in both interpretations.
-        write_shortages(axis, by_interpretation["clipped"], measure)
+        write_shortages(axis, relative, measure)
+    style.name_lines(figure, axes[1])
     return figure
-
-
-def _draw_above_floor(
-    axis: Axes, measure: str, rows: Table, interpretation: str
-) -> None:
-    """Draw one measure in one interpretation; CI has its floor as a ring."""
-    colour = style.INTERPRETATION_COLOURS[interpretation]
-    is_relative = interpretation == "relative"
-    y = np.arange(len(rows)) + (-0.13 if is_relative else 0.13)
-    style.draw_interval_bars(
-        axis,
-        rows,
-        measure,
-        y,
-        ms=3,
-        color=colour,
-    )
-    if measure == "ci":
-        style.draw_interval_bars(
-            axis,
-            rows,
-            "floor_matched",
-            y,
-            color=colour,
-            ms=4.5,
-            mfc="none",
-            mew=0.7,
-            elinewidth=0.7,
-        )
-        _name_interpretation(axis, interpretation, (1, 1), (0, 2 if is_relative else 9))
-
-
-def _name_interpretation(
-    axis: Axes,
-    interpretation: str,
-    place: tuple[float, float],
-    shift: tuple[float, float],
-) -> None:
-    """Write the name of an interpretation in its colour.
-
-    It ends at a place in shares of the panel, moved by some points.
-    """
-    axis.annotate(
-        interpretation,
-        place,
-        xytext=shift,
-        xycoords="axes fraction",
-        textcoords="offset points",
-        ha="right",
-        color=style.INTERPRETATION_COLOURS[interpretation],
-        weight="bold",
-        size=style.MIN_FONT_SIZE,
-    )
 
 
 def plot_ci_correlates(table: Table) -> Figure:
@@ -237,26 +155,15 @@ def plot_ci_correlates(table: Table) -> Figure:
     names += [f"{title} (part of CI)" for title in covariates.SIGNAL_TITLES.values()]
     figure, panels = style.make_listed_panels(table, names, 3)
     known = paper_value("r.similarity")
+    limit = covariates.CORRELATION_LIMIT
+    diamond = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
     for axis, _, correlations in panels:
-        axis.axhspan(
-            n_covariates - 0.5,
-            len(rows) - 0.5,
-            color=style.PALE,
-            lw=0,
-            zorder=-1,
-        )
+        parts_of_ci = (n_covariates - 0.5, len(rows) - 0.5)
+        axis.axhspan(*parts_of_ci, color=style.PALE, lw=0, zorder=-1)
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
-        for x in (-covariates.CORRELATION_LIMIT, covariates.CORRELATION_LIMIT):
+        for x in (-limit, limit):
             axis.axvline(x, zorder=0, **style.PAPER_LINE)
-        axis.plot(
-            known,
-            rows.index("similarity"),
-            "D",
-            ms=3.5,
-            mfc="none",
-            mec=style.INK,
-            mew=0.7,
-        )
+        axis.plot(known, rows.index("similarity"), "D", **diamond)
         for interpretation in style.INTERPRETATION_COLOURS:
             chosen = correlations[correlations["interpretation"] == interpretation]
             by_row = chosen.set_index("covariate").loc[rows]
@@ -264,51 +171,23 @@ def plot_ci_correlates(table: Table) -> Figure:
         too_few = " (few)" if correlations["too_few"].any() else ""
         n = correlations["n"].max()
         axis.set_title(f"{axis.get_title('left')}, n = {n}{too_few}")
-    ticks = {
-        -1: "\u22121",
-        -0.5: "\u22120.5",
-        0: "0",
-        0.5: "0.5",
-        1: "1",
-    }
-    axis.set(
-        xlim=(-1.03, 1.03),
-        xticks=list(ticks),
-        xticklabels=list(ticks.values()),
-    )
-    first_axis = panels[0][0]
-    _name_interpretation(first_axis, "relative", (0, 1), (-36, 3))
-    _name_interpretation(first_axis, "clipped", (0, 1), (-4, 3))
+    axis.set(xlim=(-1.03, 1.03), xticks=[-1, 0, 1])
     figure.supxlabel(
         f"r with CI of a rejection (the paper's: diamond, r = {known}; dashed, its"
         " break condition; dotted: chance)"
     )
+    style.name_lines(figure, axis)
     return figure
 
 
 def _draw_correlations(axis: Axes, rows: Table, interpretation: str) -> None:
     """Draw the correlations in one interpretation, and say which are undefined."""
     colour = style.INTERPRETATION_COLOURS[interpretation]
-    shift = -0.15 if interpretation == "relative" else 0.15
-    y = np.arange(len(rows)) + shift
-    style.draw_interval_bars(
-        axis,
-        rows,
-        "r",
-        y,
-        ms=2.5,
-        lw=0.9,
-        color=colour,
-    )
+    y = np.arange(len(rows)) + _SHIFTS[interpretation]
+    look: style.Look = {"color": colour, "ms": 2.5, "label": interpretation}
+    style.draw_interval_bars(axis, rows, "r", y, **look)
     for height in y[rows["r"].isna()]:
-        style.write_remark(
-            axis,
-            -0.97,
-            height,
-            "undefined",
-            va="center",
-            color=colour,
-        )
+        style.write_remark(axis, -0.97, height, "undefined", va="center", color=colour)
 
 
 def plot_cr_curve(curve: Table) -> Figure:
@@ -323,6 +202,7 @@ def plot_cr_curve(curve: Table) -> Figure:
             chosen = rows[rows["interpretation"] == interpretation]
             _draw_cr(axis, chosen, interpretation)
         axis.set(xlim=(0, 1), ylim=(0, 1.02))
+    style.name_lines(figure, axis)
     known = f"dashed: the paper's, {CR_THRESHOLDS[0]:.2f}"
     figure.supxlabel(
         f"tau ({known}; dotted and grey: chance, and 95 % of its permutations)"
@@ -331,44 +211,9 @@ def plot_cr_curve(curve: Table) -> Figure:
 
 
 def _draw_cr(axis: Axes, rows: Table, interpretation: str) -> None:
-    """Draw CR in one interpretation with its chance, and name it at half of its height.
-
-    The names are outside the two curves: left of the relative interpretation's, and
-    right of the clipped one's.
-    """
+    """Draw CR in one interpretation, and what chance gives."""
     colour = style.INTERPRETATION_COLOURS[interpretation]
     tau = rows["tau"]
-    axis.fill_between(
-        tau,
-        rows["null_low"],
-        rows["null_high"],
-        color="0.8",
-        lw=0,
-    )
+    axis.fill_between(tau, rows["null_low"], rows["null_high"], color="0.8", lw=0)
     axis.plot(tau, rows["null"], **style.CHANCE_LINE)
-    axis.plot(
-        tau,
-        rows["cr"],
-        color=colour,
-        marker="o",
-        ms=1.8,
-    )
-    half_of_cr = tau[rows["cr"] >= 0.5].max()
-    half_of_chance = tau[rows["null_low"] >= 0.5].max()
-    halves = [half_of_cr, half_of_chance]
-    if not np.isfinite(halves).any():
-        return
-    if interpretation == "relative":
-        place = np.nanmin(halves) - 0.02
-        alignment = "right"
-    else:
-        place = np.nanmax(halves) + 0.07
-        alignment = "left"
-    style.write_remark(
-        axis,
-        place,
-        0.5,
-        interpretation,
-        color=colour,
-        ha=alignment,
-    )
+    axis.plot(tau, rows["cr"], color=colour, marker="o", ms=1.8, label=interpretation)

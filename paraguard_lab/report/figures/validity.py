@@ -4,8 +4,7 @@ They show measures where the truth is known, and how results change with weights
 other settings.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -26,22 +25,9 @@ _CHANCE_LEVELS = {"dr": 1.0, "excess": 0.0}
 """Measures of decisions that have nothing to do with prompts."""
 
 _NOISE_MEASURES = ("dr", "ci", "cr60", "cd", "excess")
-_K_MEASURES = {
-    "cr60": "CR@0.60",
-    "cd": "CD",
-    "ci": "CI",
-}
+_K_MEASURES = {"cr60": "CR@0.60", "cd": "CD", "ci": "CI"}
 _SETTING_MEASURES = {"ci": "CI", "excess": "excess"}
 _PAPER_WEIGHTS = "0.4/0.1/0.5"
-
-
-class _TruthLine(NamedTuple):
-    """A line in each panel of `plot_known_truth`: a refusal rate and a wording."""
-
-    wording: str
-    rate: float
-    name: str
-    look: style.Look
 
 
 def plot_known_truth(table: Table) -> Figure:
@@ -53,72 +39,30 @@ def plot_known_truth(table: Table) -> Figure:
     high.
     """
     figure, axes = style.subplots(3, 3, height=4.8, sharex=True)
-    lines = _list_truth_lines(sorted(set(table["frr"])))
     table = table.rename(columns={"low": "mean_low", "high": "mean_high"})
-    correlations = sorted(set(table["correlation"]))
-    step = np.ptp(table["correlation"]) / 80
-    ends = []
-    for axis, (measure, title) in zip(axes.flat, MEASURE_TITLES.items(), strict=True):
+    rates = sorted(set(table["frr"]))
+    shades = np.linspace(0.65, 0.05, len(rates))
+    colours = {rate: f"{shade:.2f}" for rate, shade in zip(rates, shades, strict=True)}
+    kinds = [("chance", rate, "-", "") for rate in rates]
+    kinds.append(("perplexity", USUAL_REFUSAL_RATE, "--", ", perplexity"))
+    for place, (measure, title) in enumerate(MEASURE_TITLES.items()):
+        axis = axes.flat[place]
         rows = table[table["measure"] == measure].sort_values("correlation")
-        ends.append(_draw_truth_lines(axis, rows, lines, step))
-        if measure in _CHANCE_LEVELS:
-            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **style.CHANCE_LINE)
-            title = f"{title} (dotted: chance)"
+        lines = []
+        for wording, rate, dashes, added in kinds:
+            chosen = (rows["wording"] == wording) & (rows["frr"] == rate)
+            look: style.Look = {"color": colours[rate], "linestyle": dashes}
+            line = rows[chosen].set_index("correlation")
+            lines.append((f"FRR {rate:g}{added}", look, line))
+        ends = _draw_lines(axis, lines, "mean")
+        _draw_chance(axis, measure)
         axis.set_title(title)
         axis.set_ylim(bottom=min(0.0, rows["mean_low"].min()))
-    for place in range(2, len(ends), 3):  # the panels on the right
-        style.label_line_ends(figure, axes.flat[place], ends[place])
-    for axis in axes[-1]:
-        axis.set(xlabel="how much meaning decides", xticks=correlations)
+        if place % 3 == 2:  # on the right
+            style.label_line_ends(figure, axis, ends)
+    xlabel = "how much meaning decides (dotted: chance)"
+    axes[-1, 1].set(xlabel=xlabel, xticks=sorted(set(table["correlation"])))
     return figure
-
-
-def _list_truth_lines(rates: list[float]) -> list[_TruthLine]:
-    """Return a line for each refusal rate, and one for wording by perplexity."""
-    lines = []
-    shades = {}
-    for rate, level in zip(rates, np.linspace(0.65, 0.05, len(rates)), strict=True):
-        shades[rate] = f"{level:.2f}"
-        look = {"color": shades[rate], "linestyle": "-"}
-        lines.append(_TruthLine("chance", rate, f"FRR {rate:g}", look))
-    rate = USUAL_REFUSAL_RATE
-    look = {"color": shades[rate], "linestyle": "--"}
-    lines.append(_TruthLine("perplexity", rate, f"FRR {rate:g}, perplexity", look))
-    return lines
-
-
-def _draw_truth_lines(
-    axis: Axes, table: Table, lines: list[_TruthLine], step: float
-) -> list[tuple[float, str, style.Look]]:
-    """Draw one measure's lines, `step` beside each other; return their ends."""
-    marks: style.Look = {
-        "marker": "o",
-        "ms": 2,
-        "mfc": "white",
-    }
-    ends = []
-    for place, line in enumerate(lines):
-        is_line = (table["wording"] == line.wording) & (table["frr"] == line.rate)
-        rows = table[is_line]
-        x = rows["correlation"] + step * (place - (len(lines) - 1) / 2)
-        look = {
-            "fmt": "",
-            "lw": 0.9,
-            "elinewidth": 0.7,
-            **marks,
-            **line.look,
-        }
-        style.draw_interval_bars(
-            axis,
-            rows,
-            "mean",
-            x,
-            "y",
-            **look,
-        )
-        if len(rows):
-            ends.append((rows["mean"].iloc[-1], line.name, line.look))
-    return ends
 
 
 def plot_noise_response(table: Table) -> Figure:
@@ -127,36 +71,43 @@ def plot_noise_response(table: Table) -> Figure:
     A page wide. `table` has system, noise and the measures.
     """
     figure, axes = style.subplots(1, len(_NOISE_MEASURES), height=2.1, sharex=True)
-    looks = style.model_looks(table["system"])
+    table = table.assign(percent=100 * table["noise"])
+    lines = []
+    for name, (title, colour) in style.model_looks(table["system"]).items():
+        rows = table[table["system"] == name].set_index("percent").sort_index()
+        lines.append((title, {"color": colour}, rows))
     for axis, measure in zip(axes, _NOISE_MEASURES, strict=True):
-        ends = []
-        for place, (name, (title, colour)) in enumerate(looks.items()):
-            rows = table[table["system"] == name].sort_values("noise")
-            shift = 0.5 * (place - (len(looks) - 1) / 2)
-            x = 100 * rows["noise"] + shift
-            style.draw_interval_bars(
-                axis,
-                rows,
-                measure,
-                x,
-                "y",
-                fmt="",
-                color=colour,
-                marker="ovPX*"[place % 5],
-                ms=2.5,
-                lw=0.8,
-                elinewidth=0.6,
-            )
-            ends.append((rows[measure].iloc[-1], title, {"color": colour}))
-        if measure in _CHANCE_LEVELS:
-            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **style.CHANCE_LINE)
+        ends = _draw_lines(axis, lines, measure)
+        _draw_chance(axis, measure)
         axis.set_title(MEASURE_TITLES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
-        axis.set(xticks=sorted(100 * table["noise"].unique()))
+        axis.set(xticks=sorted(set(table["percent"])))
     style.label_line_ends(figure, axes[-1], ends)
-    middle = axes[len(_NOISE_MEASURES) // 2]
-    middle.set_xlabel("decisions turned, % (dotted: chance)")
+    figure.supxlabel("decisions turned, % (dotted: chance)")
     return figure
+
+
+def _draw_lines(
+    axis: Axes, lines: Sequence[tuple[str, style.Look, Table]], measure: str
+) -> list[tuple[float, str, style.Look]]:
+    """Draw a measure's lines with intervals, slightly beside each other.
+
+    `lines` have name, look and rows, whose index is x. Returns their ends.
+    """
+    ends = []
+    for place, (name, look, rows) in enumerate(lines):
+        step = np.ptp(rows.index) / 80
+        at = rows.index + step * (place - (len(lines) - 1) / 2)
+        marks = {"fmt": "", "marker": "o", "ms": 2, "mfc": "white", "elinewidth": 0.6}
+        style.draw_interval_bars(axis, rows, measure, at, "y", **marks, **look)
+        ends.append((rows[measure].iloc[-1], name, look))
+    return ends
+
+
+def _draw_chance(axis: Axes, measure: str) -> None:
+    """Draw where a measure is if decisions have nothing to do with prompts."""
+    if measure in _CHANCE_LEVELS:
+        axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **style.CHANCE_LINE)
 
 
 def plot_weight_simplex(table: Table) -> Figure:
@@ -170,12 +121,7 @@ def plot_weight_simplex(table: Table) -> Figure:
     for axis, _, rows in panels:
         _draw_simplex(axis, rows, scale)
     shades = mpl.cm.ScalarMappable(scale, style.SHADES)
-    bar = figure.colorbar(
-        shades,
-        ax=figure.axes,
-        shrink=0.6,
-        pad=0.01,
-    )
+    bar = figure.colorbar(shades, ax=figure.axes, shrink=0.6, pad=0.01)
     bar.set_label("excess (small: its interval reaches 0; ringed: the paper's weights)")
     return figure
 
@@ -183,10 +129,8 @@ def plot_weight_simplex(table: Table) -> Figure:
 def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """Draw one system's excess in a triangle of weights, the paper's ringed."""
     weights = rows["setting"].str.split("/", expand=True).astype(float)
-    prob_shift = weights[1]
-    ppl = weights[2]
-    x = ppl + prob_shift / 2
-    y = prob_shift * np.sqrt(3) / 2
+    x = weights[2] + weights[1] / 2
+    y = weights[1] * np.sqrt(3) / 2
     is_above = rows["excess_low"] > 0
     for chosen, size in ((is_above, 36), (~is_above, 10)):
         excess = rows.loc[chosen, "excess"]
@@ -210,35 +154,10 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
         linestyle=style.PAPER_LINE["linestyle"],
         edgecolors=style.INK,
     )
-    style.write_remark(
-        axis,
-        0,
-        -0.1,
-        "Drift",
-        ha="center",
-        va="top",
-    )
-    style.write_remark(
-        axis,
-        1,
-        -0.1,
-        "PPL",
-        ha="center",
-        va="top",
-    )
-    style.write_remark(
-        axis,
-        0.5,
-        0.95,
-        "ProbShift",
-        ha="center",
-        va="bottom",
-    )
-    axis.set(
-        xlim=(-0.12, 1.12),
-        ylim=(-0.2, 1.0),
-        aspect="equal",
-    )
+    corners = {"Drift": (0, -0.15), "PPL": (1, -0.15), "ProbShift": (0.5, 0.95)}
+    for name, (x_of_name, y_of_name) in corners.items():
+        style.write_remark(axis, x_of_name, y_of_name, name, ha="center")
+    axis.set(xlim=(-0.12, 1.12), ylim=(-0.2, 1.0), aspect="equal")
     axis.set_title(axis.get_title("left"), y=1.02)
     axis.axis("off")
 
@@ -258,27 +177,14 @@ def plot_against_k(table: Table) -> Figure:
             rows = table[table["system"] == name]
             look: style.Look = {"color": colour, "linestyle": line}
             axis.plot(rows["k"], rows[measure], **look)
-            low = rows[f"{measure}_low"]
-            high = rows[f"{measure}_high"]
-            axis.fill_between(
-                rows["k"],
-                low,
-                high,
-                color=colour,
-                alpha=0.12,
-                lw=0,
-            )
+            low, high = rows[f"{measure}_low"], rows[f"{measure}_high"]
+            axis.fill_between(rows["k"], low, high, color=colour, alpha=0.12, lw=0)
             end = rows[measure].iloc[-1]
             if np.isfinite(end):
                 ends.append((end, display_titles([name])[0], look))
         axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
-        axis.set(
-            xlabel="k (dashed: the paper's)",
-            title=title,
-            xlim=(1, deepest),
-            ylim=(0, None),
-        )
-        axis.set_xticks([1, 5, 10, 15, 20])
+        axis.set(xlabel="k (dashed: the paper's)", title=title)
+        axis.set(xlim=(1, deepest), ylim=(0, None), xticks=[1, 5, 10, 15, 20])
     style.label_line_ends(figure, axis, ends)
     return figure
 
@@ -292,38 +198,20 @@ def plot_settings(table: Table) -> Figure:
     changes = _subtract_defaults(table[table["n"] >= MIN_REFUSALS])
     changes = changes.set_index(["dimension", "setting"])
     keys = list(dict.fromkeys(changes.index))
-    height = max(0.17, 0.04 * changes["system"].nunique())
-    figure, axes = _make_mark_panels(len(keys), height, (3, 2, 1.2))
-    marks = _Marks(keys, height, room=0.8, look={"ms": 2, "elinewidth": 0.7})
-    _draw_marks(axes, changes, tuple(_SETTING_MEASURES), marks)
-    for axis, (measure, label) in zip(axes, _SETTING_MEASURES.items(), strict=False):
-        axis.axvline(
-            0,
-            color=style.INK,
-            linewidth=0.6,
-            zorder=0,
-        )
+    figure, axes = _draw_marks(changes, keys, list(_SETTING_MEASURES))
+    for axis, (measure, label) in zip(axes, _SETTING_MEASURES.items(), strict=True):
+        axis.axvline(0, color=style.INK, linewidth=0.6, zorder=0)
         axis.set(title=f"change of {label} from the default setting")
-        before = None
-        for place, (dimension, _) in enumerate(keys):
-            if dimension == before:
-                continue
-            if before is not None:
+        for dimension in dict.fromkeys(dimension for dimension, _ in keys):
+            place = [key[0] for key in keys].index(dimension)
+            if place:
                 axis.axhline(place - 0.5, color=style.GREY, linewidth=0.5)
             if changes.loc[dimension, measure].isna().all():
                 remark = f"{dimension} cannot move it"
                 style.write_remark(
-                    axis,
-                    0.02,
-                    place,
-                    remark,
-                    of="x",
-                    color=style.GREY,
-                    va="center",
+                    axis, 0.02, place, remark, of="x", color=style.GREY, va="center"
                 )
-            before = dimension
-    names = [f"{dimension}: {setting}" for dimension, setting in keys]
-    style.name_rows(axes[0], names)
+    style.name_rows(axes[0], [": ".join(key) for key in keys])
     return figure
 
 
@@ -357,34 +245,22 @@ def plot_surrogate_levels(table: Table) -> Figure:
     is_usual = table["prompts"] == proxies.ALL_PROMPTS
     settings = table.loc[is_usual, "setting"].unique().tolist()
     keys = [(proxies.ALL_PROMPTS, setting) for setting in settings]
-    n_usual = len(keys)
     if proxies.DRAWN_PROMPTS in set(table["prompts"]):
-        for setting, (level, *_) in proxies.DISCLOSURE_SETTINGS.items():
-            if level == LEVEL_TEXT:
+        for setting, disclosure in proxies.DISCLOSURE_SETTINGS.items():
+            if disclosure.level == LEVEL_TEXT:
                 keys.append((proxies.DRAWN_PROMPTS, setting))
-    height = 0.05 * max(8, table["system"].nunique())
-    figure, axes = _make_mark_panels(len(keys), height, (3, 3, 1.6))
-    marks = _Marks(keys, height, room=0.7, look={"ms": 2.5, "elinewidth": 0.8})
     rows = table.set_index(["prompts", "setting"])
-    _draw_marks(axes, rows, ("rho", "ci_change"), marks)
-    for axis, same in zip(axes[:2], (1, 0), strict=True):
-        axis.locator_params(axis="x", nbins=5)
-        if n_usual < len(keys):
-            axis.axhline(n_usual - 0.5, color=style.GREY, linewidth=0.5)
-        axis.axvline(
-            same,
-            color=style.INK,
-            linewidth=0.6,
-            zorder=0,
-        )
+    figure, axes = _draw_marks(rows, keys, ["rho", "ci_change"])
+    for axis, same in zip(axes, (1, 0), strict=True):
+        axis.axhline(len(settings) - 0.5, color=style.GREY, linewidth=0.5)
+        axis.axvline(same, color=style.INK, linewidth=0.6, zorder=0)
     axes[0].set(
         title="CI(r): rank correlation with own signals",
         xlabel="1: the same order of rejections",
         xlim=(np.fmin(0.0, table["rho_low"].min()), 1.02),
     )
     axes[1].set(title="change of CI from that with own signals")
-    names = [_describe_level(prompts, setting) for prompts, setting in keys]
-    style.name_rows(axes[0], names)
+    style.name_rows(axes[0], [_describe_level(*key) for key in keys])
     return figure
 
 
@@ -397,80 +273,24 @@ def _describe_level(prompts: str, setting: str) -> str:
     return f"{setting}\n{lent.get(setting, 'Drift and PPL lent')}"
 
 
-class _Marks(NamedTuple):
-    """Marks of systems in rows: the rows' keys and height, and how marks look.
-
-    Systems share the part `room` of a row.
-    """
-
-    keys: Sequence[tuple[Hashable, ...]]
-    height: float
-    room: float
-    look: style.Look
-
-
-def _make_mark_panels(
-    n_rows: int, height: float, widths: tuple[float, ...]
-) -> tuple[Figure, Sequence[Axes]]:
-    """Make two panels with rows `height` inches high, and one for systems' names."""
-    inches = 0.6 + height * max(4, n_rows)
-    return style.subplots(
-        1,
-        3,
-        height=inches,
-        sharey=True,
-        width_ratios=widths,
-    )
-
-
 def _draw_marks(
-    axes: Sequence[Axes], table: Table, measures: tuple[str, ...], marks: _Marks
-) -> None:
-    """Draw two measures by key, and name the systems in the third panel.
+    table: Table, keys: Sequence[tuple[Hashable, ...]], measures: Sequence[str]
+) -> tuple[Figure, Sequence[Axes]]:
+    """Draw a panel for each measure with a row per key and a mark per system.
 
     `table` has the keys as its index.
     """
     names = table["system"].unique()
-    looks: Mapping[str, tuple[str, str, str]] = style.system_looks(names)
-    inches = marks.height * max(4, len(marks.keys))
-    key_axis = axes[2]
+    height = 1.0 + max(0.17, 0.04 * len(names)) * max(4, len(keys))
+    figure, axes = style.subplots(1, len(measures), height=height, sharey=True)
+    looks = style.system_looks(names)
     for place, title in enumerate(display_titles(names)):
-        name = names[place]
-        colour, _, marker = looks[name]
-        rows = table[table["system"] == name].reindex(marks.keys)
-        shift = marks.room * (place + 0.5) / len(names) - marks.room / 2
-        at = np.arange(len(marks.keys)) + shift
-        for axis, measure in zip(axes, measures, strict=False):
-            look = {
-                "color": colour,
-                "fmt": marker,
-                **marks.look,
-            }
-            style.draw_interval_bars(
-                axis,
-                rows,
-                measure,
-                at,
-                **look,
-            )
-        y = 1 - (place + 0.5) * 0.13 / inches
-        key_axis.plot(
-            0,
-            y,
-            marker,
-            transform=key_axis.transAxes,
-            ms=3,
-            color=colour,
-            clip_on=False,
-        )
-        style.write_remark(
-            key_axis,
-            0.06,
-            y,
-            title,
-            of="xy",
-            va="center",
-        )
-    for axis in axes[:2]:
-        style.draw_row_rules(axis)
-    key_axis.axis("off")
+        colour, _, marker = looks[names[place]]
+        rows = table[table["system"] == names[place]].reindex(keys)
+        at = np.arange(len(keys)) + 0.8 * ((place + 0.5) / len(names) - 0.5)
+        look = {"fmt": marker, "color": colour, "ms": 2, "elinewidth": 0.7}
+        for axis, measure in zip(axes, measures, strict=True):
+            style.draw_interval_bars(axis, rows, measure, at, label=title, **look)
+            style.draw_row_rules(axis)
+    style.name_lines(figure, axes[0], across=2)
+    return figure, axes
