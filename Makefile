@@ -64,7 +64,8 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PYTEST) --nbval
+	$(PYTEST) --nbval tests notebooks/beyond
+	$(MAKE) thin
 
 # What 00 to 05 need from the record: no torch, and nothing of paraguard_lab or paraguard_tools.
 thin: ## test the thin package, and 00 to 05 from the record, where only its dependencies are installed
