@@ -20,13 +20,13 @@ def match_charged_terms(texts: Sequence[str]) -> dict[str, list[bool]]:
     Each list is in the order of the texts.
     """
     words_of_texts = [set(split_words(text)) for text in texts]
-    all_words = sorted(set().union(*words_of_texts))
     occurrences = {}
-    terms = charged_terms()
-    for term, pattern in zip(terms["term"], terms["pattern"], strict=True):
-        matching = {word for word in all_words if pattern.match(word)}
-        if matching:
-            occurrences[term] = [bool(matching & words) for words in words_of_texts]
+    for row in charged_terms().itertuples():
+        matches = []
+        for words in words_of_texts:
+            matches.append(any(map(row.pattern.fullmatch, words)))
+        if any(matches):
+            occurrences[row.term] = matches
     return occurrences
 
 
@@ -56,17 +56,18 @@ def describe_risks(texts: pd.DataFrame, low: float, high: float) -> Table:
         group, low (lower edge of a bin), n (texts in the bin), texts (in the group),
         median, within (share in the gate).
     """
-    rows = []
+    frames = []
     for group, risks in texts.groupby("group", sort=False)["risk"]:
-        counts, _ = np.histogram(risks, BIN_EDGES)
-        about = {
+        columns = {
+            "group": group,
+            "low": BIN_EDGES[:-1],
+            "n": np.histogram(risks, BIN_EDGES)[0],
             "texts": len(risks),
             "median": risks.median(),
             "within": risks.between(low, high).mean(),
         }
-        for edge, n in zip(BIN_EDGES[:-1], counts, strict=True):
-            rows.append({"group": group, "low": edge, "n": n} | about)
-    return pd.DataFrame(rows)
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
 
 
 def risk_auc(
@@ -94,28 +95,27 @@ def risk_auc(
         interval); a last row with the difference.
     """
     name = scorer.identity.split()[0]
-    risks = scorer.score(texts, encoder.encode_texts)
     keywords = np.array([count_charged_terms(text) for text in texts])
+    scores = {
+        name: scorer.score(texts, encoder.encode_texts),
+        "keyword count": keywords,
+    }
     generator = np.random.default_rng(SEED)
     drawn = generator.integers(len(unsafe), size=(resamples, len(unsafe)))
-    samples = [np.arange(len(unsafe))]
-    for sample in drawn:
-        if 0 < unsafe[sample].sum() < len(sample):
-            samples.append(sample)
-
-    def areas(values: np.ndarray) -> np.ndarray:
-        """Return the area over all texts, then over each resample."""
-        return np.array([roc_auc_score(unsafe[rows], values[rows]) for rows in samples])
-
-    by_scorer = {name: areas(risks), "keyword count": areas(keywords)}
-    by_scorer["difference"] = by_scorer[name] - by_scorer["keyword count"]
+    has_both = unsafe[drawn].any(axis=1) & ~unsafe[drawn].all(axis=1)
+    samples = [np.arange(len(unsafe)), *drawn[has_both]]
+    areas = {}  # over all texts, then over each resample
+    for scorer_name, values in scores.items():
+        by_sample = [roc_auc_score(unsafe[rows], values[rows]) for rows in samples]
+        areas[scorer_name] = np.array(by_sample)
+    areas["difference"] = areas[name] - areas["keyword count"]
     rows = []
-    for scorer_name, values in by_scorer.items():
+    for scorer_name, values in areas.items():
         low, high = np.percentile(values[1:], [2.5, 97.5])
         row = {
             "scorer": scorer_name,
-            "safe": int((~unsafe).sum()),
-            "unsafe": int(unsafe.sum()),
+            "safe": (~unsafe).sum(),
+            "unsafe": unsafe.sum(),
             "auc": values[0],
             "auc_low": low,
             "auc_high": high,

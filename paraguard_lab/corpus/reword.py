@@ -8,9 +8,8 @@ from functools import cache
 import pandas as pd
 
 from paraguard_lab.corpus import paraphrase
-from paraguard_utils.core.words import jaccard, split_words
+from paraguard_utils.corpus.gates import largest_overlap
 from paraguard_utils.settings import Gates
-from paraguard_utils.text import content_words
 
 COPY_SEPARATOR = "~"  # separates a prompt's id from the number of its copy or rewording
 MAX_REWORDINGS = 3  # rewordings of a prompt, at most; each costs a query
@@ -51,9 +50,7 @@ def _reword(text: str) -> tuple[tuple[str, str], ...]:
     """Return the strategies and texts of a prompt's rewordings."""
     rewordings: dict[str, str] = {}
     for strategy, _, new in paraphrase.paraphrase_text(text):
-        overlap = jaccard(split_words(new), split_words(text))
-        content_overlap = jaccard(content_words(new), content_words(text))
-        if max(overlap, content_overlap) <= Gates().max_overlap:
+        if largest_overlap(new, text) <= Gates().max_overlap:
             rewordings.setdefault(strategy, new)
         if len(rewordings) == MAX_REWORDINGS:
             break  # candidates take a while to write

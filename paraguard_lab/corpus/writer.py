@@ -62,26 +62,17 @@ _PREAMBLE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Authors:
+@dataclass(frozen=True, kw_only=True)
+class Authors(inputs.CandidateSource):
     """Who writes candidates and who judges their intent, found but not yet loaded.
 
-    It is what 01 reads candidates from (`inputs.CandidateSource`) if rules or a model
-    write them, or a model judges them. `writer` and `judge` are None if nobody does.
+    It is what 01 reads candidates from if rules or a model write them, or a model
+    judges them. `writer` and `judge` are None if nobody does.
     """
 
     settings: CorpusSettings
     writer: backends.BackendSource | None = None
     judge: backends.BackendSource | None = None
-
-    @property
-    def _by_rules(self) -> bool:
-        return self.settings.candidates == paraphrase.RULES_GENERATOR
-
-    @property
-    def losses(self) -> gates.Losses | None:
-        """How fluent candidates are, if rules write them."""
-        return fluency.compute_losses if self._by_rules else None
 
     def read(
         self, files: stores.CorpusFiles, seeds: Seeds, limits: Gates = Gates()
@@ -92,12 +83,13 @@ class Authors:
         """
         if self.writer or self.judge:
             unsafe.refuse_unsafe(seeds, "candidates written or judged by a model")
-        if self._by_rules:
-            written = paraphrase.paraphrase_by_rules(_select_sane(seeds, limits))
-            return written.assign(generator=paraphrase.RULES_GENERATOR)
+        is_sane = [not gates.sanity_reason(text, limits) for text in seeds["text"]]
         if self.writer:
-            return self.write(files, _select_sane(seeds, limits))
-        return inputs.CandidateFile(self.settings.candidates).read(files, seeds)
+            return self.write(files, seeds[is_sane])
+        if self.name == paraphrase.RULES_GENERATOR:
+            written = paraphrase.paraphrase_by_rules(seeds[is_sane])
+            return written.assign(generator=self.name)
+        return super().read(files, seeds)
 
     def write(self, files: stores.CorpusFiles, seeds: Seeds) -> Candidates:
         """Say what it costs, then have the writer write candidates.
@@ -199,13 +191,9 @@ def find_authors(settings: CorpusSettings) -> Authors:
             f"parameter 'intent_judge': {settings.intent_judge} is the model that"
             " writes; let another one judge"
         )
-    return Authors(settings, writer, judge)
-
-
-def _select_sane(seeds: Seeds, limits: Gates) -> Seeds:
-    """Return the seeds that pass the sanity gates."""
-    reasons = gates.sanity_reasons(seeds["text"], limits)
-    return seeds[[reason == "" for reason in reasons]]
+    name = settings.candidates
+    losses = fluency.compute_losses if name == paraphrase.RULES_GENERATOR else None
+    return Authors(name, losses, settings=settings, writer=writer, judge=judge)
 
 
 def _model_id(source: backends.BackendSource, other: backends.BackendSource) -> str:

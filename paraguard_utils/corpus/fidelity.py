@@ -30,16 +30,12 @@ def measure_spread(corpus: Corpus, vectors: np.ndarray) -> pd.DataFrame:
     seed_names = corpus.loc[is_seed, "cluster_id"].to_numpy()
     variants = corpus.loc[~is_seed, ["prompt_id", "cluster_id", "strategy"]]
     variants = variants.reset_index(drop=True)
-
     cosines = vectors[~is_seed] @ vectors[is_seed].T
-    rows = np.arange(len(variants))
-    own_seed = pd.Index(seed_names).get_indexer(variants["cluster_id"])
-    to_others = cosines.copy()
-    to_others[rows, own_seed] = -np.inf
-
-    variants["similarity"] = cosines[rows, own_seed]
+    is_own = variants["cluster_id"].to_numpy()[:, None] == seed_names
+    variants["similarity"] = cosines[is_own]
     variants["nearest_seed"] = seed_names[cosines.argmax(axis=1)]
-    variants["margin"] = variants["similarity"] - to_others.max(axis=1)
+    to_others = np.where(is_own, -np.inf, cosines).max(axis=1)
+    variants["margin"] = variants["similarity"] - to_others
     return variants
 
 

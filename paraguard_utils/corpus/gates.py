@@ -3,9 +3,9 @@
 `GATE_REASONS` lists the gates in their order.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -93,7 +93,7 @@ GATE_MEASURES = {
     "risk": "risk",
 }
 BIN_WIDTH = 0.05  # width of a bin in histograms of these measures
-BIN_EDGES = np.linspace(0, 1, round(1 / BIN_WIDTH) + 1)
+BIN_EDGES = np.linspace(0, 1, 21)
 
 Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 """A function from n texts to n losses; the lowest is the most fluent."""
@@ -155,36 +155,43 @@ def judge_candidates(
         words in another frame), risk and reason: "" (kept) or a key of `GATE_REASONS`.
     """
     limits = judging.limits
-    embed = encoder.memoize_embedding(judging.embed)
-    seeds = judge_seeds(seeds, replace(judging, embed=embed))
+    seeds = judge_seeds(seeds, judging)
     candidates = candidates.reset_index(drop=True)
-    seed_rows = pd.Series(seeds.index, index=seeds["seed_id"])
-    seed_rows = seed_rows.loc[candidates["seed_id"]].to_numpy()
-    seed_texts = seeds["text"].to_numpy()[seed_rows]
-    seed_risks = seeds["risk"].to_numpy()[seed_rows]
+    texts = candidates["text"].tolist()
+    own_seeds = seeds.set_index("seed_id").loc[candidates["seed_id"]].reset_index()
+    seed_rows = pd.Index(seeds["seed_id"]).get_indexer(own_seeds["seed_id"])
+    pairs = list(zip(texts, own_seeds["text"], strict=True))
 
-    vectors = normalize_rows(embed(candidates["text"].tolist()))
-    seed_vectors = normalize_rows(embed(seeds["text"].tolist()))[seed_rows]
-    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors)
-    pairs = list(zip(candidates["text"], seed_texts, strict=True))
-    candidates["overlap"] = _overlaps(pairs, split_words)
-    candidates["content_overlap"] = _overlaps(pairs, content_words)
-    candidates["framed"] = [is_only_framed(text, seed) for text, seed in pairs]
-    candidates["risk"] = judging.score(candidates["text"], embed)
+    vectors = normalize_rows(judging.embed(texts))
+    seed_vectors = normalize_rows(judging.embed(seeds["text"].tolist()))
+    similarity = np.einsum("ij,ij->i", vectors, seed_vectors[seed_rows])
+    candidates["similarity"] = similarity
+    candidates["overlap"] = _compare(word_overlap, pairs)
+    candidates["content_overlap"] = _compare(content_overlap, pairs)
+    candidates["framed"] = _compare(is_only_framed, pairs).astype(bool)
+    candidates["risk"] = judging.score(texts, judging.embed)
 
-    reasons = [
-        sanity_reasons(candidates["text"], limits),
-        _stop_lengths(pairs, limits.max_length_ratio),
-        _stop_repeated(seeds["text"], candidates["text"], judging.taken),
-        _stop(candidates["similarity"] < limits.min_similarity, "similarity"),
-        _stop(candidates["overlap"] > limits.max_overlap, "overlap"),
-        _stop(candidates["content_overlap"] > limits.max_overlap, "content_overlap"),
-        _stop_risks(candidates["risk"], limits),
-        _stop_uncontrolled(candidates, seed_texts, seed_risks, limits),
-        _stop(seeds["reason"].to_numpy()[seed_rows] != "", "seed"),
-    ]
-    candidates["reason"] = _first_reasons(reasons)
-    _judge_intent(candidates, seed_texts, judging)
+    kept = _compare(ordered_word_overlap, pairs)
+    direction = candidates["strategy"].map(DIRECTION).astype(float)
+    # Risks have four decimals: a shift of min_shift itself passes.
+    shift = (direction * (candidates["risk"] - own_seeds["risk"])).round(4)
+    is_repeated = _find_repeated([*seeds["text"], *texts], judging.taken)
+    stops = {
+        "length": _compare(length_ratio, pairs) > limits.max_length_ratio,
+        "duplicate": is_repeated[len(seeds) :],
+        "similarity": candidates["similarity"] < limits.min_similarity,
+        "overlap": candidates["overlap"] > limits.max_overlap,
+        "content_overlap": candidates["content_overlap"] > limits.max_overlap,
+        "risk_low": candidates["risk"] < limits.min_risk,
+        "risk_high": candidates["risk"] > limits.max_risk,
+        "restructured": direction.notna() & (kept < limits.min_kept),
+        "direction": shift < limits.min_shift,
+        "seed": own_seeds["reason"] != "",
+    }
+    candidates["reason"] = _first_reasons(texts, limits, stops)
+    if judging.intent is not None:
+        passing = candidates[candidates["reason"] == ""].assign(seed=own_seeds["text"])
+        candidates.loc[passing.index, "reason"] = judging.intent(passing)
     _select_variants(candidates, judging)
     measures = ["similarity", "overlap", "content_overlap"]
     candidates[measures] = candidates[measures].round(4)
@@ -205,51 +212,36 @@ def judge_seeds(seeds: Seeds, judging: Judging) -> pd.DataFrame:
     pandas.DataFrame
         The seeds with risk and reason: "" or the sanity or risk gate that stops one.
     """
-    seeds = seeds.reset_index(drop=True)
-    seeds["risk"] = judging.score(seeds["text"], judging.embed)
-    reasons = [
-        sanity_reasons(seeds["text"], judging.limits),
-        _stop_repeated((), seeds["text"], judging.taken),
-        _stop_risks(seeds["risk"], judging.limits),
-    ]
-    seeds["reason"] = _first_reasons(reasons)
-    return seeds
+    limits = judging.limits
+    texts = seeds["text"].tolist()
+    risk = judging.score(texts, judging.embed)
+    stops = {
+        "duplicate": _find_repeated(texts, judging.taken),
+        "risk_low": risk < limits.min_risk,
+        "risk_high": risk > limits.max_risk,
+    }
+    reasons = _first_reasons(texts, limits, stops)
+    return seeds.reset_index(drop=True).assign(risk=risk, reason=reasons)
 
 
-def _first_reasons(gates: Sequence[Any]) -> np.ndarray:
-    """Return each row's first reason that is not empty."""
-    reasons = [np.asarray(gate, dtype=object) for gate in gates]
-    stopped = [gate != "" for gate in reasons]
-    return np.select(stopped, reasons, "")
+def _first_reasons(
+    texts: Sequence[str], limits: Gates, stops: Mapping[str, ArrayLike]
+) -> np.ndarray:
+    """Return the first reason against each text: of sanity, then of `stops`, or ""."""
+    insane = np.array([sanity_reason(text, limits) for text in texts], object)
+    return np.select([insane != "", *stops.values()], [insane, *stops], "")
 
 
-def _stop(stopped: ArrayLike, reason: str) -> np.ndarray:
-    """Return the reason for the rows that are stopped, and "" for the others."""
-    return np.where(stopped, reason, "")
+def sanity_reason(text: str, limits: Gates = Gates()) -> str:
+    """Return why a corpus should not take a text, whatever its seed is.
 
-
-def sanity_reasons(texts: Iterable[str], limits: Gates = Gates()) -> list[str]:
-    """Return why a corpus should not take each text, whatever its seed is.
-
-    Parameters
-    ----------
-    texts : iterable of str
-    limits : Gates
-
-    Returns
-    -------
-    list of str
-        A key of `GATE_REASONS` per text, up to "language"; "" for a sane text.
+    It is a key of `GATE_REASONS`, up to "language", or "" for a sane text.
 
     Examples
     --------
-    >>> sanity_reasons(["How do I kill a process?", "=cmd()", " ?! "])
-    ['', 'formula', 'blank']
+    >>> sanity_reason("=cmd()"), sanity_reason("How do I kill a process?")
+    ('formula', '')
     """
-    return [_sanity_reason(text, limits) for text in texts]
-
-
-def _sanity_reason(text: str, limits: Gates) -> str:
     if not split_words(text):
         return "blank"
     if has_hidden(text):
@@ -263,34 +255,26 @@ def _sanity_reason(text: str, limits: Gates) -> str:
     return ""
 
 
-def _overlaps(
-    pairs: Sequence[tuple[str, str]], words: Callable[[str], Iterable[str]]
+def _compare(
+    measure: Callable[[str, str], float], pairs: Sequence[tuple[str, str]]
 ) -> np.ndarray:
-    """Return the Jaccard overlap of each text with its seed."""
-    return np.array([jaccard(words(text), words(seed)) for text, seed in pairs], float)
+    """Measure pairs of texts."""
+    return np.array([measure(text, other) for text, other in pairs], float)
 
 
-def _stop_lengths(pairs: Sequence[tuple[str, str]], max_ratio: float) -> np.ndarray:
-    """Stop texts with many more, or many fewer, words than their seed."""
-    too_different = []
-    for text, seed in pairs:
-        shorter, longer = sorted([len(split_words(text)), len(split_words(seed))])
-        too_different.append(longer > max_ratio * shorter)
-    return _stop(too_different, "length")
+def word_overlap(text: str, other: str) -> float:
+    """Compute the Jaccard overlap of the words of two texts, in [0, 1]."""
+    return jaccard(split_words(text), split_words(other))
 
 
-def _stop_repeated(
-    before: Collection[str], texts: Iterable[str], taken: Collection[str]
-) -> np.ndarray:
-    """Stop texts with the same words, in the same order, as an earlier or taken one."""
-    keys = pd.Series([match_key(text) for text in (*before, *texts)], dtype=object)
-    repeated = keys.duplicated() | keys.isin(taken)
-    return _stop(repeated[len(before) :], "duplicate")
+def content_overlap(text: str, other: str) -> float:
+    """Compute the Jaccard overlap of the content words of two texts, in [0, 1]."""
+    return jaccard(content_words(text), content_words(other))
 
 
-def _stop_risks(risks: pd.Series, limits: Gates) -> np.ndarray:
-    conditions = [risks < limits.min_risk, risks > limits.max_risk]
-    return np.select(conditions, ["risk_low", "risk_high"], "")
+def largest_overlap(text: str, other: str) -> float:
+    """Compute the larger overlap of two texts, by all or by content words."""
+    return max(word_overlap(text, other), content_overlap(text, other))
 
 
 def ordered_word_overlap(text: str, seed: str) -> float:
@@ -307,39 +291,16 @@ def ordered_word_overlap(text: str, seed: str) -> float:
     return float(LCSseq.normalized_similarity(split_words(text), split_words(seed)))
 
 
-def _stop_uncontrolled(
-    candidates: pd.DataFrame,
-    seed_texts: np.ndarray,
-    seed_risks: np.ndarray,
-    limits: Gates,
-) -> np.ndarray:
-    """Stop candidates that should move the risk by charged words, and do not.
-
-    They are of a strategy with a direction (softening, hardening), and change more than
-    charged words, or do not move the risk that way.
-    """
-    direction = candidates["strategy"].map(DIRECTION)
-    direction = direction.to_numpy(float, na_value=np.nan)
-    pairs = zip(candidates["text"], seed_texts, strict=True)
-    kept = np.array([ordered_word_overlap(text, seed) for text, seed in pairs])
-    # Risks have four decimals: a shift of min_shift itself passes.
-    shifts = np.round(direction * (candidates["risk"].to_numpy() - seed_risks), 4)
-    conditions = [
-        ~np.isnan(direction) & (kept < limits.min_kept),
-        shifts < limits.min_shift,
-    ]
-    return np.select(conditions, ["restructured", "direction"], "")
+def length_ratio(text: str, other: str) -> float:
+    """Compute the number of words of the longer text to that of the shorter one."""
+    shorter, longer = sorted([len(split_words(text)), len(split_words(other))])
+    return longer / max(shorter, 1)
 
 
-def _judge_intent(
-    candidates: pd.DataFrame, seed_texts: np.ndarray, judging: Judging
-) -> None:
-    """Let the judge, if there is one, stop candidates that pass alone."""
-    if judging.intent is None:
-        return
-    passing = candidates[candidates["reason"] == ""]
-    passing = passing.assign(seed=seed_texts[passing.index])
-    candidates.loc[passing.index, "reason"] = judging.intent(passing)
+def _find_repeated(texts: Sequence[str], taken: Collection[str]) -> np.ndarray:
+    """Return which texts have the words of an earlier or taken one, in their order."""
+    keys = pd.Series([match_key(text) for text in texts], dtype=object)
+    return (keys.duplicated() | keys.isin(taken)).to_numpy()
 
 
 def _select_variants(candidates: pd.DataFrame, judging: Judging) -> None:
@@ -371,59 +332,42 @@ def _select_from_cluster(cluster: pd.DataFrame, limits: Gates) -> np.ndarray:
     If one of each strategy do not make a complete cluster, the paper's strategies are
     tried, in which softening and hardening are one.
     """
-    overlap = _sibling_overlaps(cluster["text"])
-    strategy = cluster["strategy"].to_numpy()
-    not_late = np.zeros(len(cluster))
-    reasons = _farthest_first(cluster, limits, overlap, strategy, not_late)
-    if "incomplete" not in reasons:
-        return reasons
-    paper = cluster["strategy"].map(PAPER_STRATEGY).to_numpy()
-    framed = cluster["framed"].to_numpy()
-    again = _farthest_first(cluster, limits, overlap, paper, framed)
-    return reasons if "incomplete" in again else again
+    reasons = _farthest_first(cluster, limits, by_paper=False)
+    if "incomplete" in reasons:
+        again = _farthest_first(cluster, limits, by_paper=True)
+        if "incomplete" not in again:
+            return again
+    return reasons
 
 
-def _sibling_overlaps(texts: Sequence[str]) -> np.ndarray:
-    """Return the larger overlap of each pair of texts, by all and by content words."""
-    all_words = [frozenset(split_words(text)) for text in texts]
-    content = [content_words(text) for text in texts]
-    overlap = np.empty((len(texts), len(texts)))
-    for i, j in np.ndindex(overlap.shape):
-        in_all_words = jaccard(all_words[i], all_words[j])
-        overlap[i, j] = max(in_all_words, jaccard(content[i], content[j]))
-    return overlap
-
-
-def _farthest_first(
-    cluster: pd.DataFrame,
-    limits: Gates,
-    overlap: np.ndarray,
-    label: np.ndarray,
-    late: np.ndarray,
-) -> np.ndarray:
+def _farthest_first(cluster: pd.DataFrame, limits: Gates, by_paper: bool) -> np.ndarray:
     """Take the candidate that overlaps least with the seed, then with those taken.
 
-    A candidate with a label that none of the taken has goes first, and then one that is
-    not `late`.
+    A candidate of a strategy, the paper's with `by_paper`, that none of the taken has
+    goes first, and then, with `by_paper`, one that is not only framed.
     """
-    framed = cluster["framed"].to_numpy()
+    texts = cluster["text"].to_numpy(object)
+    overlap = np.vectorize(largest_overlap, otypes=[float])(texts[:, None], texts)
     nearest = cluster[["overlap", "content_overlap"]].max(axis=1).to_numpy()
-    reasons = np.full(len(cluster), "", dtype=object)
+    framed = cluster["framed"].to_numpy()
+    paper = cluster["strategy"].map(PAPER_STRATEGY).to_numpy()
+    label = paper if by_paper else cluster["strategy"].to_numpy()
+    late = framed & by_paper
+    reasons = np.full(len(cluster), "surplus", object)
     kept: list[int] = []
     while True:
+        is_open = reasons == "surplus"
+        reasons[is_open & (nearest > limits.max_overlap)] = "sibling"
         if framed[kept].sum() >= limits.max_framed:
-            reasons[framed & (reasons == "")] = "frame"
-        reasons[(nearest > limits.max_overlap) & (reasons == "")] = "sibling"
-        reasons[kept] = ""
-        left = [i for i in range(len(cluster)) if reasons[i] == "" and i not in kept]
-        if len(kept) == limits.per_seed or not left:
+            reasons[is_open & framed] = "frame"
+        left = np.flatnonzero(reasons == "surplus")
+        if len(kept) == limits.per_seed or not len(left):
             break
         taken = set(label[kept])
         kept.append(min(left, key=lambda i: (label[i] in taken, late[i], nearest[i])))
+        reasons[kept] = ""
         nearest = overlap[kept].max(axis=0)
-    reasons[left] = "surplus"
-    strategies = set(cluster["strategy"].iloc[kept].map(PAPER_STRATEGY))
-    if len(kept) < limits.per_seed or len(strategies) < limits.min_strategies:
+    if len(kept) < limits.per_seed or len(set(paper[kept])) < limits.min_strategies:
         reasons[np.isin(reasons, ["", "surplus"])] = "incomplete"
     return reasons
 
@@ -450,18 +394,17 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     """
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])]
-    heads = heads.assign(strategy=SEED_STRATEGY, similarity=1.0, overlap=1.0)
     if heads.empty:
         raise DataError(_why_no_cluster(seeds, candidates))
-    rows = pd.concat([heads, kept], ignore_index=True)
-    by_seed = seeds.set_index("seed_id")
-    for name in ("source", "category", "topical"):
-        known = name in by_seed
-        rows[name] = rows["seed_id"].map(by_seed[name]) if known else "unstated"
-    place_of_seed = pd.Series(range(len(seeds)), index=seeds["seed_id"])
-    rows["order"] = rows["seed_id"].map(place_of_seed)
+    heads = heads.assign(strategy=SEED_STRATEGY, similarity=1.0, overlap=1.0)
+    about = seeds.set_index("seed_id").reindex(
+        columns=["source", "category", "topical"], fill_value="unstated"
+    )
+    columns = ["seed_id", "strategy", "text", "similarity", "overlap", "risk"]
+    rows = pd.concat([heads[columns], kept[columns]]).join(about, on="seed_id")
+    rows["seed"] = about.index.get_indexer(rows["seed_id"])
     rows["place"] = rows["strategy"].map([SEED_STRATEGY, *STRATEGIES].index)
-    rows = rows.sort_values(["order", "place"], kind="stable", ignore_index=True)
+    rows = rows.sort_values(["seed", "place"], kind="stable", ignore_index=True)
     rows["variant"] = rows.groupby("seed_id").cumcount()
     rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)
     rows = rows.rename(columns={"seed_id": "cluster_id"})
@@ -470,20 +413,13 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
 
 def _why_no_cluster(seeds: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """Say why no cluster is complete, and what helps."""
-    if (seeds["reason"] != "").all():
-        first = seeds.iloc[0]
-        why = GATE_REASONS[first["reason"]]
-        return (
-            f"all {len(seeds)} seeds are stopped ({first['seed_id']}: {why}, risk"
-            f" {first['risk']:.2f}); reword them, or move min_risk or max_risk"
-        )
     counts = count_passing_by_seed(seeds, candidates)
-    best = counts.sort_values("variants", kind="stable").iloc[-1]
+    best = counts.loc[counts["variants"].idxmax()]
+    why = GATE_REASONS.get(best["reason"], "passes")
     return (
-        f"no seed has a complete cluster; the best is {best['seed_id']} with"
-        f" {best['variants']} paraphrases that pass alone, but too few of them differ"
-        " enough from each other, or a strategy is missing; write more candidates or"
-        " widen the gates"
+        f"no seed has a complete cluster; the best is {best['seed_id']} ({why}, risk"
+        f" {best['risk']:.2f}) with {best['variants']} paraphrases that pass alone;"
+        " write more that differ from each other, in all strategies, or widen the gates"
     )
 
 
@@ -509,12 +445,10 @@ def count_passing_by_seed(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Tabl
         seed_id, risk, reason (of the seed), variants (candidates that pass alone),
         candidates.
     """
-    passing = candidates[passes_alone(candidates)]
-    counts = seeds[["seed_id", "risk", "reason"]].reset_index(drop=True)
-    for name, rows in (("variants", passing), ("candidates", candidates)):
-        by_seed = counts["seed_id"].map(rows["seed_id"].value_counts())
-        counts[name] = by_seed.fillna(0).astype(int)
-    return counts
+    by_seed = passes_alone(candidates).groupby(candidates["seed_id"])
+    counts = by_seed.agg(variants="sum", candidates="size")
+    counts = counts.reindex(seeds["seed_id"], fill_value=0)
+    return seeds[["seed_id", "risk", "reason"]].join(counts, on="seed_id")
 
 
 def count_fates(candidates: pd.DataFrame, by: str = "generator") -> Table:
@@ -564,9 +498,11 @@ def bin_gate_measures(candidates: pd.DataFrame) -> Table:
     parts = []
     for measure in GATE_MEASURES:
         values = candidates[measure].clip(0, 1)
-        passes, _ = np.histogram(values[passing], BIN_EDGES)
-        stopped, _ = np.histogram(values[~passing], BIN_EDGES)
-        columns = {"low": BIN_EDGES[:-1], "passes": passes, "stopped": stopped}
-        parts.append(pd.DataFrame(columns).assign(measure=measure))
-    bins = pd.concat(parts, ignore_index=True)
-    return bins[["measure", "low", "passes", "stopped"]]
+        columns = {
+            "measure": measure,
+            "low": BIN_EDGES[:-1],
+            "passes": np.histogram(values[passing], BIN_EDGES)[0],
+            "stopped": np.histogram(values[~passing], BIN_EDGES)[0],
+        }
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)

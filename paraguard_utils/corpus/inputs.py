@@ -5,9 +5,10 @@ Generators of candidates are extensions: an entry point of the group
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -22,57 +23,32 @@ from paraguard_utils.stores import CorpusFiles, check_fields, read_file
 JUDGED_FILE = "judged"  # the extension for a file whose candidates a model judges
 
 
-class CandidateSource(Protocol):
-    """Where candidates come from, and who judges them besides the gates."""
+@dataclass(frozen=True)
+class CandidateSource:
+    """Where candidates come from, and who judges them besides the gates.
 
-    @property
-    def losses(self) -> gates.Losses | None:
-        """How fluent candidates are, as `gates.Judging` takes it; None for people's."""
+    It is a CSV file that people wrote; an extension overrides what differs.
 
-    def read(self, files: CorpusFiles, seeds: Seeds, limits: Gates) -> Candidates:
-        """Read or write candidates of seeds: seed_id, strategy, text, generator, rule.
-
-        They are written for the seeds that pass the sanity gates only.
-        """
-
-    def intent(self, files: CorpusFiles) -> gates.IntentJudge | None:
-        """Return what judges whether candidates keep the intent, as `gates.Judging`."""
-
-    def about(self) -> dict[str, Any]:
-        """Describe who writes and who judges for a meta file; {} for people's."""
-
-    def keep(
-        self,
-        files: CorpusFiles,
-        seeds: Seeds,
-        candidates: pd.DataFrame,
-        meta: Mapping[str, Any],
-    ) -> None:
-        """Keep judged candidates of models, and a sheet on which people audit them."""
-
-
-class CandidateFile:
-    """Candidates that people wrote, in a CSV file.
-
-    Parameters
+    Attributes
     ----------
     name : str
-        A path, relative to the caller's folder or to the project. `{corpus}` in it is
-        the name of the corpus.
+        What the parameter `candidates` names. A file's path is relative to the caller's
+        folder or to the project, and `{corpus}` in it is the name of the corpus.
+    losses : callable, optional
+        How fluent candidates are, as `gates.Judging` takes it; None for people's.
     """
 
-    losses = None
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
+    losses: gates.Losses | None = None
 
     def read(
         self, files: CorpusFiles, seeds: Seeds, limits: Gates = Gates()
     ) -> Candidates:
-        """Read and check the file.
+        """Read or write candidates of seeds: seed_id, strategy, text, generator, rule.
 
-        Raise DataError if a candidate is of a seed that is not there, and SettingsError
-        if there is no such file.
+        They are written for the seeds that pass the sanity gates only. Raise DataError
+        if a candidate is of a seed that is not there, and SettingsError if there is no
+        such file.
         """
         path = _resolve(self.name, files.name)
         rows = read_file(path, "candidates")
@@ -82,11 +58,12 @@ class CandidateFile:
         rows["text"] = rows["text"].str.strip()  # as it is queried
         return rows.assign(generator="authored", rule="authored")
 
-    def intent(self, files: CorpusFiles) -> None:
-        """Return None: people know what they mean."""
+    def intent(self, files: CorpusFiles) -> gates.IntentJudge | None:
+        """Return what judges whether candidates keep the intent, as `gates.Judging`."""
+        return None
 
     def about(self) -> dict[str, Any]:
-        """Return {}."""
+        """Describe who writes and who judges for a meta file; {} for people's."""
         return {}
 
     def keep(
@@ -96,7 +73,7 @@ class CandidateFile:
         candidates: pd.DataFrame,
         meta: Mapping[str, Any],
     ) -> None:
-        """Keep nothing: the file is there."""
+        """Keep judged candidates of models, and a sheet on which people audit them."""
 
 
 def find_source(settings: CorpusSettings) -> CandidateSource:
@@ -109,7 +86,7 @@ def find_source(settings: CorpusSettings) -> CandidateSource:
     if kind not in generators and settings.intent_judge:
         kind = JUDGED_FILE
     if kind not in generators:
-        return CandidateFile(settings.candidates)
+        return CandidateSource(settings.candidates)
     return seams.load_extension("generators", kind)(settings)
 
 
@@ -120,7 +97,7 @@ def read_seeds(corpus_name: str, name: str) -> Seeds:
     ----------
     corpus_name : str
     name : str
-        A path, as of `CandidateFile`.
+        A path, as of `CandidateSource`.
 
     Returns
     -------

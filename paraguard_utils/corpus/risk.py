@@ -40,22 +40,16 @@ def risk_data_digest() -> str:
 def charged_terms() -> pd.DataFrame:
     """Read the charged terms: term, weight, theme, and the pattern of its words."""
     terms = pd.read_csv(CHARGED_TERMS_FILE)
-    patterns = []
-    for term in terms["term"]:
-        pattern = term.replace("*", r"[\w-]*")
-        patterns.append(re.compile(pattern + r"\Z"))
-    return terms.assign(pattern=patterns)
+    patterns = terms["term"].str.replace("*", r"[\w-]*", regex=False)
+    return terms.assign(pattern=[re.compile(pattern) for pattern in patterns])
 
 
 @cache
 def word_weight(word: str) -> float:
     """Return the largest weight of a charged term that matches a word, or 0."""
-    heaviest = 0.0
     terms = charged_terms()
-    for pattern, weight in zip(terms["pattern"], terms["weight"], strict=True):
-        if weight > heaviest and pattern.match(word):
-            heaviest = weight
-    return heaviest
+    matches = [bool(pattern.fullmatch(word)) for pattern in terms["pattern"]]
+    return max(terms.loc[matches, "weight"], default=0.0)
 
 
 def lexical_risk(text: str) -> float:
@@ -69,8 +63,7 @@ def lexical_risk(text: str) -> float:
     0.0
     """
     words = sorted(set(split_words(text)))
-    harmless = [1.0 - word_weight(word) for word in words]
-    return 1.0 - float(np.prod(harmless))
+    return 1.0 - float(np.prod([1.0 - word_weight(word) for word in words]))
 
 
 def _mean_of_highest(cosines: np.ndarray) -> np.ndarray:

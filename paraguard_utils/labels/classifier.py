@@ -94,17 +94,11 @@ def load_refusal_classifier(file: Path = CLASSIFIER_FILE) -> RefusalClassifier:
     parts = json.loads(file.read_text())
     columns = list(OPINIONS)
     return RefusalClassifier(
-        _read_coefficients(parts["ngrams"], ["idf", *columns]),
-        _read_coefficients(parts["cues"], columns),
+        pd.DataFrame(parts["ngrams"], ["idf", *columns]).T,
+        pd.DataFrame(parts["cues"], columns).T,
         np.array(parts["vectors"]),
         np.array(parts["intercepts"]),
     )
-
-
-def _read_coefficients(
-    by_name: dict[str, list[float]], columns: list[str]
-) -> pd.DataFrame:
-    return pd.DataFrame.from_dict(by_name, orient="index", columns=columns)
 
 
 def make_ngram_counter(**options: Any) -> "TfidfVectorizer":

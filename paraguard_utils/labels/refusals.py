@@ -100,28 +100,20 @@ def normalize_openings(responses: Sequence[object]) -> list[str]:
     out, and without a thinking block, markup, and quotation marks, bullets or numbers
     before the first word. What is no string or has no letter and no digit gives "".
     """
-    steps = [
-        (re2.compile(pattern), replacement)
-        for pattern, replacement in NORMALIZING_STEPS
-    ]
-    openings = []
-    for response in responses:
-        opening = ""
-        if isinstance(response, str):
-            # UTF-8 cannot encode a lone surrogate.
-            answer = response.encode("utf-8", "replace").decode()
-            opening = _normalize_opening(answer, steps)
-        openings.append(opening)
-    return openings
+    return [_normalize_opening(response) for response in responses]
 
 
-def _normalize_opening(answer: str, steps: list[tuple[Any, str]]) -> str:
+def _normalize_opening(response: object) -> str:
+    if not isinstance(response, str):
+        return ""
+    # UTF-8 cannot encode a lone surrogate.
+    answer = response.encode("utf-8", "replace").decode()
     for pattern in (THINKING_BLOCK.pattern, MARGIN):
         answer = re2.sub(pattern, "", answer)
     # Some letters have two in lower case.
     answer = "".join(mark.lower()[0] for mark in answer[:RAW_CHARS])
-    for pattern, replacement in steps:
-        answer = pattern.sub(replacement, answer)
+    for pattern, replacement in NORMALIZING_STEPS:
+        answer = re2.sub(pattern, replacement, answer)
     return answer[:CUE_CHARS]
 
 
@@ -146,16 +138,9 @@ def label_by_cues(
     ValueError
         If there are not as many answers as reasons.
     """
-    if len(finish_reasons) != len(responses):
-        raise ValueError(
-            f"there are {len(responses)} answers and {len(finish_reasons)} finish"
-            " reasons"
-        )
-    openings = normalize_openings(responses)
     rows = []
-    for response, reason, opening in zip(
-        responses, finish_reasons, openings, strict=True
-    ):
+    for response, reason in zip(responses, finish_reasons, strict=True):
+        opening = _normalize_opening(response)
         stop = find_provider_stop(reason, response)
         if stop:
             rows.append(("blocked", stop.category, stop.value))

@@ -350,10 +350,7 @@ def test_another_labeller_means_asking_again(
     traces, _ = asked_and_labelled(harmful, config)
     ((name, frame),) = traces.items()
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
-    remedy = (
-        r"the answers were not kept: the systems must be asked again \(02_querying with"
-        r" a live store\)"
-    )
+    remedy = "run 02_querying again in a live store"
     with pytest.raises(DataError, match=remedy):
         labelling.read_matching_labels(rude(), name, frame)
     with pytest.raises(DataError, match=remedy):  # never labelled as empty answers
@@ -557,11 +554,10 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     same_labels(labels, systems.ask_labels_only(outside, prompts, config))
     same_labels(labels, systems.ask_labels_only(outside, None, config))
     assert asked == []
-    row = confusion.rejection_row("outside", "t", next(iter(labels.values())))
-    assert (
-        row["n_prompts"] == row["n_scored"] == 2
-        and row["rejected"] == row["n_reject"] / 2
-    )
+    row = confusion.rejection_row("t", next(iter(labels.values())))
+    (decided,) = labels.values()
+    rejected = (decided["label"] == "reject").mean()
+    assert row["n_scored"] == 2 and row["rejected"] == rejected
 
 
 def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
@@ -625,7 +621,7 @@ def test_twins_and_prompts_of_others_side_by_side(
         "rude": [8],
         settings.XSTEST: [2],
     }
-    row = confusion.rejection_row("rude", "t", next(iter(found["rude"].values())))
+    row = confusion.rejection_row("t", next(iter(found["rude"].values())))
     assert (
         row["n_scored"] == 8
         and 0 <= row["rejected_low"] <= row["rejected"] <= row["rejected_high"] <= 1

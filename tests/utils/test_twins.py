@@ -49,7 +49,7 @@ def build_again(name):
     """Return the seeds of a corpus of twins, and the corpus that 01 makes of them."""
     files = stores.CorpusFiles(RECORDED, name)
     seeds = inputs.read_seeds(name, SEEDS)
-    candidates = inputs.CandidateFile(CANDIDATES).read(files, seeds)
+    candidates = inputs.CandidateSource(CANDIDATES).read(files, seeds)
     judging = gates.Judging(embed=inputs.make_embedder(files))
     judged = gates.judge_candidates(seeds, candidates, judging)
     return seeds, gates.assemble_corpus(*judged)
