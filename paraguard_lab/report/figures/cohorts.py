@@ -25,33 +25,18 @@ def plot_cohort_cells(table: Table) -> Figure:
     The paper's cohorts are outlined, dashed. A page wide. `table` is
     `cohorts.cohort_table` of any systems in one binning.
     """
-    names = list(dict.fromkeys(table["system"]))
     is_cell = table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)
     cells = table[(table["interpretation"] == "relative") & is_cell]
-    across = min(3, len(names))
-    lines = -(-len(names) // across)
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
-    figure, panels = style.subplots(
-        lines,
-        across,
-        height=0.3 + 1.3 * lines,
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
-    for axis, name in zip(panels.flat, names, strict=False):
-        _draw_cells(axis, cells[cells["system"] == name], scale)
-    style.name_panels(
-        panels, names, "similarity to accepted neighbours", "surface risk"
-    )
+    across = min(3, cells["system"].nunique())
+    figure, panels = style.make_system_grid(cells, across, 1.3, 0.3)
+    figure.supxlabel("similarity to accepted neighbours")
+    figure.supylabel("surface risk")
+    for axis, _, rows in panels:
+        _draw_cells(axis, rows, scale)
     shades = mpl.cm.ScalarMappable(scale, style.SHADES)
-    figure.colorbar(
-        shades,
-        ax=panels,
-        label="CI, relative interpretation",
-        aspect=40,
-        pad=0.01,
-    )
+    label = "CI, relative interpretation"
+    figure.colorbar(shades, ax=figure.axes, label=label, aspect=40, pad=0.01)
     return figure
 
 
@@ -62,13 +47,9 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     """
     import seaborn  # takes a second
 
-    values = rows.pivot(
-        index="risk",
-        columns="similarity",
-        values="ci",
-    )
+    values = rows.pivot(index="risk", columns="similarity", values="ci")
     seaborn.heatmap(
-        values.reindex(index=BIN_NAMES, columns=BIN_NAMES),
+        values.reindex(index=BIN_NAMES, columns=BIN_NAMES).to_numpy(),
         ax=axis,
         xticklabels=BIN_NAMES,
         yticklabels=BIN_NAMES,
@@ -76,7 +57,6 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
         norm=scale,
         cbar=False,
         linewidths=0.8,
-        linecolor="white",
     )
     axis.invert_yaxis()
     for row in rows.to_dict("records"):
@@ -94,11 +74,7 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
             color=style.INK if row["n"] else style.GREY,
             linespacing=1.1,
         )
-    outline: style.Look = {
-        "fill": False,
-        "clip_on": False,
-        **style.PAPER_LINE,
-    }
+    outline: style.Look = {"fill": False, "clip_on": False, **style.PAPER_LINE}
     axis.add_patch(Rectangle((2, 0), 1, 1, **outline))
     axis.add_patch(Rectangle((0, 2), 3, 1, **outline))
     axis.tick_params(axis="y", rotation=0)
@@ -133,44 +109,21 @@ def _write_undefined(axis: Axes, by_term: Table) -> None:
     look: style.Look = {"va": "center", "color": style.GREY}
     if is_undefined.all():
         note = fill(by_term["note"].iloc[0], 18)
-        frame = {"color": "white", "pad": 1}
-        style.write_remark(
-            axis,
-            0.5,
-            0.5,
-            note,
-            of="xy",
-            ha="center",
-            bbox=frame,
-            **look,
-        )
+        style.write_remark(axis, 0.5, 0.5, note, of="xy", ha="center", **look)
         return
     for y in np.flatnonzero(is_undefined).tolist():
-        style.write_remark(
-            axis,
-            1.05,
-            y,
-            "undefined",
-            **look,
-        )
+        style.write_remark(axis, 1.05, y, "undefined", **look)
 
 
 def plot_triggers(table: Table) -> Figure:
     """Draw how charged words of each theme change the odds of a refusal.
 
-    A panel per system, a page wide. `table` is from `triggers.stack_trigger_tables`; an
-    infinite ratio is drawn at the edge.
+    A panel per system, a page wide. `table` has the families of
+    `triggers.stack_trigger_tables`; an infinite ratio is drawn at the edge.
     """
-    families = table[table["kind"] == "family"]
-    terms = sorted(set(families["term"]))
+    terms = sorted(set(table["term"]))
     ticks = (0.01, 0.1, 1, 10, 100)
-    figure, _ = _draw_odds_ratios(
-        families,
-        terms,
-        3,
-        ticks,
-        most=100,
-    )
+    figure, _ = _draw_odds_ratios(table, terms, 3, ticks, most=100)
     key = "(filled: a trigger; at an edge: 0, infinite, or beyond it)"
     figure.supxlabel(
         "odds ratio of refusal with words of a theme, in one request's"
@@ -197,23 +150,9 @@ def _draw_odds_ratios(
             value, low, high = row[_RATIO].astype(float).clip(1 / most, most)
             colour = style.GREY if term == ADJUSTED_TERM else style.INK
             face = colour if row["p_holm"] < 0.05 else "white"
-            axis.hlines(
-                y,
-                low,
-                high,
-                color=colour,
-                linewidth=1,
-            )
-            axis.plot(
-                value,
-                y,
-                "o",
-                clip_on=False,
-                ms=3.5,
-                mfc=face,
-                mec=colour,
-                mew=0.9,
-            )
+            axis.hlines(y, low, high, color=colour, linewidth=1)
+            mark = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
+            axis.plot(value, y, "o", clip_on=False, **mark)
         axis.axvline(1, zorder=0, **style.CHANCE_LINE)
     axis.set_xscale("log")  # as every panel's
     edge = _find_edge(table[_RATIO[1:]].clip(1 / most, most))

@@ -19,6 +19,9 @@ _VETO_SCORES = {
 }
 """Name, colour and line of a veto, by the score that it uses."""
 
+_BAND: style.Look = {"color": style.GREY, "alpha": 0.25, "lw": 0}
+"""How the 95 % interval of a curve is drawn."""
+
 NAMED_REMEDIES = {
     "demonstrations": "refused examples in front",
     "self-reminder": "self-reminder",
@@ -40,47 +43,25 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
     threshold, for which `guards` has system, benign_rejected and twins_rejected. A page
     wide. `table` is `guarded.sweep_guard_thresholds` with a column system.
     """
-    xlabel = "harmless requests rejected"
-    ylabel = "harmful twins rejected"
     figure, panels = style.make_system_grid(
         table,
         4,
         1.5,
-        xlabel=xlabel,
-        ylabel=ylabel,
+        xlabel="harmless requests rejected",
+        ylabel="harmful twins rejected",
     )
     by_name = guards.set_index("system")
     for place, (axis, name, rows) in enumerate(panels):
         curve = rows.sort_values("threshold", ascending=False)
         x = curve["rejected_benign"]
-        low = curve["rejected_twins_low"]
-        high = curve["rejected_twins_high"]
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
-        axis.fill_between(
-            x,
-            low,
-            high,
-            color=style.GREY,
-            alpha=0.25,
-            lw=0,
-        )
+        ends = curve["rejected_twins_low"], curve["rejected_twins_high"]
+        axis.fill_between(x, *ends, **_BAND)
         axis.plot(x, curve["rejected_twins"], color=REJECT, lw=1.2)
-        own = by_name.loc[name]
-        axis.plot(
-            own["benign_rejected"],
-            own["twins_rejected"],
-            "o",
-            ms=4,
-            color=REJECT,
-            clip_on=False,
-        )
+        own = by_name.loc[name, ["benign_rejected", "twins_rejected"]]
+        axis.plot(*own, "o", ms=4, color=REJECT, clip_on=False)
         title = axis.get_title("left").replace(", ", ",\n")
-        axis.set(
-            xlim=(0, 1),
-            ylim=(0, 1),
-            xticks=(0, 0.5, 1),
-            title=title,
-        )
+        axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=title)
         axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
     return figure
 
@@ -109,13 +90,8 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
             curve = rows[rows["score"] == score].sort_values("threshold")
             _draw_veto(axis, score, curve, refused)
         dot = dots[dots["system"] == name]
-        axis.plot(
-            dot["gained"],
-            refused - dot["lost"],
-            "o",
-            ms=4,
-            color=style.INK,
-        )
+        kept = refused - dot["lost"]
+        axis.plot(dot["gained"], kept, "o", ms=4, color=style.INK)
         axis.set_ylim(-0.04, 1.04)
     style.name_lines(figure, axis)
     return figure
@@ -125,28 +101,13 @@ def _draw_veto(axis: Axes, score: str, curve: Table, refused: float) -> None:
     """Draw one veto's line; that by isolation has a band, and chance beside it."""
     label, colour, line = _VETO_SCORES[score]
     gained = curve["gained"]
-    axis.plot(
-        gained,
-        refused - curve["lost"],
-        label=label,
-        color=colour,
-        ls=line,
-        lw=1.2,
-    )
-    if score != "isolation":
-        return
-    most = refused - curve["lost_low"]
-    least = refused - curve["lost_high"]
-    axis.fill_between(
-        gained,
-        most,
-        least,
-        color=style.GREY,
-        alpha=0.25,
-        lw=0,
-    )
-    random = refused - curve["lost_random"]
-    axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
+    kept = refused - curve["lost"]
+    axis.plot(gained, kept, label=label, color=colour, ls=line, lw=1.2)
+    if score == "isolation":
+        ends = refused - curve["lost_high"], refused - curve["lost_low"]
+        axis.fill_between(gained, *ends, **_BAND)
+        random = refused - curve["lost_random"]
+        axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
 
 
 def plot_remedy_map(table: Table, curves: Table) -> Figure:
@@ -180,13 +141,7 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
             title, colour = looks[model_of_system(system)]
             curve = curves[curves["system"] == system]
             axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
-            axis.plot(
-                [],
-                [],
-                "o",
-                color=colour,
-                label=title,
-            )
+            axis.plot([], [], "o", color=colour, label=title)
             height = 0.08 * (len(systems) - place) - 0.03
             for row in rows[rows["system"] == system].to_dict("records"):
                 _draw_effect(axis, row, colour)
@@ -207,28 +162,18 @@ def _choose_remedies(table: Table) -> list[str]:
 
 def _draw_effect(axis: Axes, row: dict[str, Any], colour: str) -> None:
     """Draw a line from an untouched system to the remedied one, with its intervals."""
-    x = row["frr"]
-    y = row["twins"]
-    before_x = x - row["frr_change"]
-    before_y = y - row["twins_change"]
-    axis.plot(
-        [before_x, x],
-        [before_y, y],
-        "o-",
-        color=colour,
-        ms=4,
-        mfc="white",
-        lw=1.4,
-    )
+    x, y = row["frr"], row["twins"]
+    before = x - row["frr_change"], y - row["twins_change"]
+    look: style.Look = {"color": colour, "ms": 4}
+    axis.plot([before[0], x], [before[1], y], "o-", mfc="white", lw=1.4, **look)
     axis.errorbar(
         x,
         y,
         xerr=[[x - row["frr_low"]], [row["frr_high"] - x]],
         yerr=[[y - row["twins_low"]], [row["twins_high"] - y]],
         fmt="o",
-        ms=4,
-        color=colour,
         elinewidth=0.7,
+        **look,
     )
 
 
@@ -238,19 +183,5 @@ def _write_dr(axis: Axes, row: dict[str, Any], colour: str, height: float) -> No
     if not row["too_few_for_change"]:
         before = row["dr"] - row["dr_change"]
         remark = f"DR {before:.2f} to {row['dr']:.2f}"
-    axis.plot(
-        0.6,
-        height,
-        "o",
-        ms=3,
-        color=colour,
-        transform=axis.transAxes,
-    )
-    style.write_remark(
-        axis,
-        0.64,
-        height,
-        remark,
-        of="xy",
-        va="center",
-    )
+    axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
+    style.write_remark(axis, 0.64, height, remark, of="xy", va="center")
