@@ -2,9 +2,9 @@
 
 They are `data/README.md` and `data/croissant.json`. The card's prose, and what its
 columns mean, are written by hand. Numbers, an example row of each kind of file and the
-cluster that is shown are filled in from the files. `croissant.json` is made from the
-card, the schemas and the files, so the same files give the same description. The
-standard:
+cluster that is shown are filled in from the files. In `croissant.json` all that follows
+from the card, the schemas and the files is replaced; what does not (the JSON-LD
+context, creator, licence, address) stays as it stands there. The standard:
 https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from pandas.api import types
 
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, registry
@@ -58,9 +58,8 @@ _PLACEHOLDERS = "SYSTEM|MODEL|REMEDY"
 
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
-_MAX_CELL = 60
-_LICENCES = {"cc-by-4.0": "https://creativecommons.org/licenses/by/4.0/"}
-_PAPER = "https://arxiv.org/abs/2512.01037v2"
+_TYPES = {"b": "sc:Boolean", "i": "sc:Integer", "f": "sc:Float"}
+"""Croissant's name of a column's type, by the kind of its dtype; of others, text."""
 
 
 class CardSection(NamedTuple):
@@ -193,7 +192,7 @@ def _list_columns() -> dict[str, str]:
     return found
 
 
-def _shorten(value: object, most: int = _MAX_CELL) -> str:
+def _shorten(value: object, most: int = 60) -> str:
     """Return a value as a cell of a Markdown table, cut to some characters."""
     if isinstance(value, list) and not isinstance(value[0], dict):
         items = [_shorten(item) for item in value if item is not None]
@@ -218,77 +217,35 @@ def write_card(found: Table) -> None:
     CROISSANT_FILE.write_text(format_croissant(card), encoding="utf-8")
 
 
-_TERMS = """
-    arrayShape citeAs column containedIn equivalentProperty extract field fileObject
-    fileProperty fileSet format includes isArray isLiveDataset jsonPath key md5
-    parentField path recordSet references regex repeated replace samplingRate separator
-    source subField transform
-"""
-_CONTEXT = {
-    **{term: f"cr:{term}" for term in _TERMS.split()},
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "description": {"@container": "@language"},
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "name": {"@container": "@language"},
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "sc": "https://schema.org/",
-}
-"""The standard's JSON-LD context."""
-
-
 def format_croissant(card: str) -> str:
-    """Describe the recorded data as JSON-LD with sorted keys.
-
-    Licence, version and the like are the card's.
-    """
+    """Describe the recorded data as JSON-LD with sorted keys."""
     header = yaml.safe_load(card.split("---\n")[1])
     text = numbers.remove_marks(card)
     (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", text)
     (citation,) = re.findall(r"(?s)```\n(@misc\{paraguard.*?\n\})", card)
     releases = re.findall(r"(?m)^\| (\d+\.\d+\.\d+) \| (\d{4}-\d\d-\d\d) \|", card)
     version, published = releases[0]
-    sections = {}
+    sections: dict[str, CardSection] = {}
     for section in read_card_sections(card):
-        for kind in section.kinds:
-            sections[kind] = section
+        sections |= dict.fromkeys(section.kinds, section)
     files = []
     record_sets = []
     for kind in RECORD_SETS:
         files += _describe_files(kind, sections[kind].patterns[0])
         record_sets.append(_describe_records(kind, sections[kind]))
-    described = {
-        "@context": _CONTEXT,
-        "@type": "sc:Dataset",
+    described = json.loads(CROISSANT_FILE.read_text(encoding="utf-8"))
+    described |= {
         "citeAs": citation,
-        "conformsTo": "http://mlcommons.org/croissant/1.1",
-        "creator": {"@type": "sc:Organization", "name": "ParaGuard maintainers"},
         "datePublished": published,
         "description": " ".join(summary.split()),
         "distribution": files,
         "inLanguage": header["language"],
-        "isLiveDataset": False,
         "keywords": header["tags"],
-        "license": _LICENCES[header["license"]],
-        "name": CORPUS,
         "recordSet": record_sets,
-        "url": _PAPER,  # the data have no page of their own
         "version": version,
     }
-    return (
-        json.dumps(
-            described,
-            indent=1,
-            sort_keys=True,
-            ensure_ascii=False,
-        )
-        + "\n"
-    )
+    text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False)
+    return f"{text}\n"
 
 
 def _describe_files(kind: str, pattern: str) -> list[Node]:
@@ -331,23 +288,33 @@ def _describe_records(kind: str, section: CardSection) -> Node:
     """Describe a kind's record set, with a field for each column."""
     pattern = section.patterns[0]
     path = section.files()[0]
-    fields = []
+    fields: list[Node] = []
     keys = []
     origin: Node = {"fileObject": {"@id": pattern}}
     if "*" in pattern:
         origin = {"fileSet": {"@id": f"{kind}-files"}}
-        fields.append(_describe_system(kind, origin, path.suffix))
+        source = origin | {
+            "extract": {"fileProperty": "filename"},
+            "transform": {"regex": rf"(.+)\{path.suffix}$"},
+        }
+        field = {"name": "system", "dataType": "sc:Text", "source": source}
+        fields.append(field | {"description": "Which system: the file's name"})
         keys.append({"@id": f"{kind}/system"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None
     for name, column in SCHEMAS[RECORD_SETS[kind]].columns.items():
-        field = _name_field(kind, name)
+        source = origin | {"extract": {"column": name}}
+        field = {"name": name, "description": section.columns[name], "source": source}
+        dtype = column.dtype.type
         in_file = stored.field(name).type if stored else None
-        field |= _describe_type(column.dtype.type, in_file)
-        field["description"] = section.columns[name]
-        field["source"] = origin | {"extract": {"column": name}}
+        if in_file is not None and pa.types.is_list(in_file):
+            dtype = np.dtype(in_file.value_type.to_pandas_dtype())
+            field |= {"arrayShape": "-1", "isArray": True}
+        field["dataType"] = _TYPES.get(dtype.kind, "sc:Text")
         fields.append(field)
         if column.unique and name.endswith("_id"):
             keys.append({"@id": f"{kind}/{name}"})
+    for field in fields:
+        field |= {"@id": f"{kind}/{field['name']}", "@type": "cr:Field"}
     records = {
         "@id": kind,
         "@type": "cr:RecordSet",
@@ -355,46 +322,4 @@ def _describe_records(kind: str, section: CardSection) -> Node:
         "field": fields,
         "name": kind,
     }
-    if keys:
-        records["key"] = keys
-    return records
-
-
-def _describe_system(kind: str, origin: Node, suffix: str) -> Node:
-    """Describe the field of the system, which is in the file's name."""
-    field = _name_field(kind, "system")
-    field["dataType"] = "sc:Text"
-    field["description"] = "Which system: the file's name"
-    field["source"] = origin | {
-        "extract": {"fileProperty": "filename"},
-        "transform": {"regex": rf"(.+)\{suffix}$"},
-    }
-    return field
-
-
-def _name_field(kind: str, name: str) -> Node:
-    """Return a field with its name only."""
-    return {
-        "@id": f"{kind}/{name}",
-        "@type": "cr:Field",
-        "name": name,
-    }
-
-
-def _describe_type(dtype: Any, stored: pa.DataType | None) -> Node:
-    """Return a column's type as Croissant names it.
-
-    Only the stored type says what a list holds.
-    """
-    if stored is not None and pa.types.is_list(stored):
-        item = _describe_type(stored.value_type.to_pandas_dtype(), None)
-        return {"arrayShape": "-1", "isArray": True} | item
-    if types.is_bool_dtype(dtype):
-        name = "sc:Boolean"
-    elif types.is_integer_dtype(dtype):
-        name = "sc:Integer"
-    elif types.is_float_dtype(dtype):
-        name = "sc:Float"
-    else:
-        name = "sc:Text"
-    return {"dataType": name}
+    return records | ({"key": keys} if keys else {})
