@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import covariates
 from paraguard_lab.analysis.variance import HOT
-from paraguard_lab.report.figures.shortages import write_shortages
+from paraguard_lab.report.figures.remarks import write_shortages
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
 from paraguard_utils.registry import display_titles

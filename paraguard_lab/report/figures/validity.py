@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from paraguard_lab.analysis import proxies, sensitivity
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
 from paraguard_lab.analysis.surrogate import LEVEL_TEXT
+from paraguard_lab.report.figures.remarks import label_line_ends
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.registry import display_titles
@@ -59,7 +60,7 @@ def plot_known_truth(table: Table) -> Figure:
         axis.set_title(title)
         axis.set_ylim(bottom=min(0.0, rows["mean_low"].min()))
         if place % 3 == 2:  # on the right
-            style.label_line_ends(figure, axis, ends)
+            label_line_ends(axis, ends)
     xlabel = "how much meaning decides (dotted: chance)"
     axes[-1, 1].set(xlabel=xlabel, xticks=sorted(set(table["correlation"])))
     return figure
@@ -82,7 +83,7 @@ def plot_noise_response(table: Table) -> Figure:
         axis.set_title(MEASURE_TITLES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
         axis.set(xticks=sorted(set(table["percent"])))
-    style.label_line_ends(figure, axes[-1], ends)
+    label_line_ends(axes[-1], ends)
     figure.supxlabel("decisions turned, % (dotted: chance)")
     return figure
 
@@ -185,7 +186,7 @@ def plot_against_k(table: Table) -> Figure:
         axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=title)
         axis.set(xlim=(1, deepest), ylim=(0, None), xticks=[1, 5, 10, 15, 20])
-    style.label_line_ends(figure, axis, ends)
+    label_line_ends(axis, ends)
     return figure
 
 

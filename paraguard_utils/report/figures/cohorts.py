@@ -18,6 +18,8 @@ PAPER_COHORTS = {
 Each has a title, its risk, its similarity, and how exact the paper's value is.
 """
 
+_SHIFT = 0.15  # of a mark from the middle of its row
+
 
 def plot_paper_cohorts(table: Table) -> Figure:
     """Draw CR@0.60 of the paper's two cohorts beside the paper's values (Fig. 5).
@@ -26,13 +28,9 @@ def plot_paper_cohorts(table: Table) -> Figure:
     `cohorts.cohort_table` of any systems in one binning.
     """
     names = list(dict.fromkeys(table["system"]))
-    height = 0.8 + 0.17 * len(names)
+    height = 0.9 + 0.17 * len(names)
     figure, strips = style.subplots(
-        1,
-        len(PAPER_COHORTS),
-        height=height,
-        sharex=True,
-        sharey=True,
+        1, len(PAPER_COHORTS), height=height, sharex=True, sharey=True
     )
     for axis, (item, cohort) in zip(strips, PAPER_COHORTS.items(), strict=True):
         title, risk, similarity, about = cohort
@@ -40,10 +38,10 @@ def plot_paper_cohorts(table: Table) -> Figure:
         _draw_strip(axis, table[is_cohort], names)
         known = paper.paper_value(item)
         axis.axvline(known, zorder=0, **style.PAPER_LINE)
-        remark = f"(dashed: the paper's, {about}{100 * known:g} %)"
-        axis.set_title(f"{title}\n{remark}", pad=11)
+        axis.set_title(f"{title}\n(dashed: the paper's, {about}{100 * known:g} %)")
         axis.set(xlabel="CR@0.60", xlim=(0, 1))
     style.name_rows(strips[0], display_titles(names))
+    style.name_lines(figure, strips[0])
     return figure
 
 
@@ -52,45 +50,17 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
 
     The number of its rejections is written on the right.
     """
-    shifts = {"relative": -0.15, "clipped": 0.15}
+    y = np.arange(len(names)) - _SHIFT
+    look: style.Look = {"ms": 2.5, "clip_on": False}
     for interpretation, colour in style.INTERPRETATION_COLOURS.items():
         chosen = rows[rows["interpretation"] == interpretation]
         chosen = chosen.set_index("system").reindex(names)
-        y = np.arange(len(names)) + shifts[interpretation]
-        style.draw_interval_bars(
-            axis,
-            chosen,
-            "cr60",
-            y,
-            ms=2.5,
-            color=colour,
-            clip_on=False,
-        )
-        middle = chosen["cr60"].median()
-        if np.isfinite(middle):
-            x = np.clip(middle, 0.1, 0.9)
-            style.write_remark(
-                axis,
-                x,
-                1.02,
-                interpretation,
-                of="y",
-                color=colour,
-                weight="bold",
-                ha="center",
-            )
-    counts = rows.drop_duplicates("system").set_index("system")["n"]
-    for place, n in enumerate(counts.reindex(names).fillna(0).astype(int)):
-        remark = f"n = {n}"
-        style.write_remark(
-            axis,
-            1.03,
-            place,
-            remark,
-            of="x",
-            va="center",
-            color=style.GREY,
-        )
+        look |= {"color": colour, "label": interpretation}
+        style.draw_interval_bars(axis, chosen, "cr60", y, **look)
+        y = y + 2 * _SHIFT
+    counts = chosen["n"].fillna(0).astype(int)
+    for place, n in enumerate(counts):
+        style.write_remark(axis, 1.03, place, f"n = {n}", of="x", va="center")
     style.draw_row_rules(axis)
 
 
@@ -99,71 +69,24 @@ def plot_strategy_flips(table: Table) -> Figure:
 
     A panel per system, a page wide. `table` is from `cohorts.group_table`.
     """
-    table = table.assign(shown=(table["kind"] == "strategy") & (table["n_flip"] > 0))
-    strategies = list(dict.fromkeys(table.loc[table["shown"], "group"]))
-    if not strategies:
-        strategies = ["no variant"]
+    table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
+    strategies = list(dict.fromkeys(table["group"]))
     figure, panels = style.make_listed_panels(table, strategies, across=3)
+    y = np.arange(len(strategies))
     for axis, _, rows in panels:
-        shown = rows[rows["shown"]].set_index("group").reindex(strategies)
-        _draw_flips(axis, shown, "reject")
-        _draw_flips(axis, shown, "accept")
-        axis.axvline(0, color=style.INK, linewidth=0.6)
-        n_variants = shown["n_flip"].fillna(0).astype(int)
-        least = n_variants.min()
-        most = n_variants.max()
-        counted = f"n = {least}" if least == most else f"n = {least} to {most}"
-        axis.set_title(f"{axis.get_title('left')}, {counted}", pad=13)
-    ends = table.loc[table["shown"], ["to_reject_high", "to_accept_high"]]
-    edge = 1.05 * ends.max().max()
-    axis.set_xlim((-edge, edge) if edge > 0 else (-1, 1))
-    axis.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+        shown = rows.set_index("group").reindex(strategies)
+        colours = style.DECISION_COLOURS
+        look: style.Look = {"ms": 3, "label": "to refusal", "color": colours["reject"]}
+        style.draw_interval_bars(axis, shown, "to_reject", y - _SHIFT, **look)
+        look = {"ms": 3, "label": "to acceptance", "color": colours["accept"]}
+        style.draw_interval_bars(axis, shown, "to_accept", y + _SHIFT, **look)
+        n_variants = rows["n_flip"]
+        counted = f"n = {n_variants.min()} to {n_variants.max()}"
+        axis.set_title(f"{axis.get_title('left')}, {counted}")
+    axis.set_xlim(left=0)  # as every panel's
     figure.supxlabel(
         "share of variants decided otherwise than their seed (n: variants of a"
         " strategy)"
     )
+    style.name_lines(figure, axis)
     return figure
-
-
-def _draw_flips(axis: Axes, rows: Table, decision: str) -> None:
-    """Draw flips to one decision by strategy: to refusal right, to acceptance left."""
-    to_refusal = decision == "reject"
-    sign = 1 if to_refusal else -1
-    colour = style.DECISION_COLOURS[decision]
-    value = sign * rows[f"to_{decision}"].to_numpy()
-    low = sign * rows[f"to_{decision}_low"].to_numpy()
-    high = sign * rows[f"to_{decision}_high"].to_numpy()
-    y = range(len(rows))
-    axis.barh(
-        y,
-        value,
-        height=0.6,
-        color=colour,
-        alpha=0.3,
-        linewidth=0,
-    )
-    axis.hlines(
-        y,
-        low,
-        high,
-        color=colour,
-        linewidth=1,
-    )
-    axis.plot(
-        value,
-        y,
-        "o",
-        ms=3,
-        color=colour,
-    )
-    style.write_remark(
-        axis,
-        0.5 + 0.03 * sign,
-        1.01,
-        "to refusal" if to_refusal else "to acceptance",
-        of="xy",
-        color=colour,
-        weight="bold",
-        ha="left" if to_refusal else "right",
-        va="bottom",
-    )

@@ -17,50 +17,20 @@ def plot_both_corpora(table: Table) -> Figure:
     longest are on top. A page wide. `table` has system, benign_rejected and
     twins_rejected with intervals, one row per system.
     """
-    rows = table.assign(gap=table["twins_rejected"] - table["benign_rejected"])
-    rows = rows.sort_values(
-        "gap",
-        ascending=False,
-        kind="stable",
-        ignore_index=True,
-    )
+    gap = table["twins_rejected"] - table["benign_rejected"]
+    rows = table.loc[gap.sort_values(ascending=False, kind="stable").index]
     figure, axis = style.subplots(height=0.6 + 0.18 * len(rows))
     y = np.arange(len(rows))
-    axis.hlines(
-        y,
-        rows["benign_rejected"],
-        rows["twins_rejected"],
-        color=style.GREY,
-        linewidth=0.8,
-        zorder=0,
-    )
-    marks = [
-        ("benign_rejected", "white", "harmless"),
-        ("twins_rejected", REJECT, "harmful twins"),
-    ]
-    for measure, face, text in marks:
-        style.draw_interval_bars(
-            axis,
-            rows,
-            measure,
-            y,
-            ms=4,
-            color=REJECT,
-            mfc=face,
-            elinewidth=0.8,
-        )
-        axis.annotate(
-            text,
-            (rows[measure].iloc[0], 0),
-            (0, 5),
-            textcoords="offset points",
-            ha="center",
-            size=style.MIN_FONT_SIZE,
-        )
+    ends = rows["benign_rejected"], rows["twins_rejected"]
+    axis.hlines(y, *ends, color=style.GREY, linewidth=0.8, zorder=0)
+    look: style.Look = {"ms": 4, "color": REJECT, "elinewidth": 0.8}
+    kinds = {
+        "benign_rejected": {"mfc": "white", "label": "harmless requests"},
+        "twins_rejected": {"label": "harmful twins"},
+    }
+    for measure, own in kinds.items():
+        style.draw_interval_bars(axis, rows, measure, y, **look, **own)
     style.name_rows(axis, display_titles(rows["system"]))
-    axis.set(
-        xlim=(-0.02, 1.02),
-        ylim=(len(rows) - 0.5, -0.9),
-        xlabel="share rejected, with 95 % intervals",
-    )
+    axis.set(xlim=(-0.02, 1.02), xlabel="share rejected, with 95 % intervals")
+    style.name_lines(figure, axis)
     return figure

@@ -1,7 +1,7 @@
 """What all figures share: style, palette, widths, panels and `publish_figure`."""
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -69,21 +69,10 @@ CHANCE_LINE: Look = {
 }
 """Dotted: what chance gives."""
 
-# The line and the marker of each system prompt, and of any other
-_SYSTEM_PROMPTS = {
-    "none": (":", "o"),
-    "safety": ("-", "s"),
-    "strict": ("--", "^"),
-}
-_OTHER_SYSTEM_PROMPT = ("-.", "D")
+_SYSTEM_PROMPTS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
+"""The line and the marker of each system prompt."""
 
 _STYLE_FILE = Path(__file__).with_name("paraguard.mplstyle")
-
-# Pixels for an inch of a figure: of its file, and where a notebook shows it
-_SAVED_DPI = mpl.rc_params_from_file(_STYLE_FILE, use_default_template=False)[
-    "savefig.dpi"
-]
-_SHOWN_DPI = 110
 
 
 def subplots(
@@ -102,40 +91,25 @@ def subplots(
 
 
 def publish_figure(
-    store: Store,
-    name: str,
-    figure: Figure,
-    panel: pd.DataFrame,
-    meta: dict,
-    show: bool = True,
+    store: Store, name: str, figure: Figure, panel: pd.DataFrame, meta: dict
 ) -> None:
-    """Write a figure as PNG and PDF, and the numbers that it draws as CSV.
+    """Write a figure as PNG and PDF, and the numbers that it draws as CSV; show it.
 
     They go to the store's `figures/`. `panel` has the numbers, `meta` the parameters
-    and the hashes of inputs; `show` displays the picture in a notebook. Six parameters,
-    because a picture is not published without its numbers and their source.
+    and the hashes of inputs.
     """
     png = store.output_path("figures", f"{name}.png")
-    # No software version and no date: the same figure is the same bytes.
-    figure.savefig(png, metadata={"Software": None}, pil_kwargs={"compress_level": 0})
+    figure.savefig(png)
     # 128 colours are enough for a chart, and a notebook that shows it stays small.
     with PIL.Image.open(png) as picture:
-        reduced = picture.convert("RGB").quantize(128, dither=PIL.Image.Dither.NONE)
+        reduced = picture.convert("RGB").quantize(128)
     reduced.save(png, optimize=True)
-    # The PDF has the PNG's layout: laying out again takes longer than drawing.
-    figure.set_layout_engine("none")
-    figure.savefig(
-        store.output_path("figures", f"{name}.pdf"),
-        metadata={
-            "CreationDate": None,
-            "Creator": None,
-            "Producer": None,
-        },
-    )
+    # Without software version and date, the same figure is the same bytes.
+    undated = {"Creator": None, "Producer": None, "CreationDate": None}
+    figure.savefig(png.with_suffix(".pdf"), metadata=undated)
     plt.close(figure)
-    write_file(store.output_path("figures", f"{name}.csv"), panel, "panel", meta)
-    if show:
-        _display(png, figure.get_figwidth())
+    write_file(png.with_suffix(".csv"), panel, "panel", meta)
+    _display(png)
 
 
 def show_figure(store: Store, name: str) -> None:
@@ -144,19 +118,13 @@ def show_figure(store: Store, name: str) -> None:
     A figure that is not in the store is left out: a picture of the record must not
     stand among the results of another run.
     """
-    png = store.path("figures", f"{name}.png")
-    if not png.is_file():
-        return
-    with PIL.Image.open(png) as picture:
-        inches = picture.width / _SAVED_DPI
-    _display(png, inches)
+    if store.has("figures", f"{name}.png"):
+        _display(store.path("figures", f"{name}.png"))
 
 
-def _display(png: Path, inches: float) -> None:
-    """Show a picture in a notebook, `inches` wide on paper."""
-    name = png.stem.replace("_", " ")
-    width = round(inches * _SHOWN_DPI)
-    display(Image(png.read_bytes(), width=width, alt=name))
+def _display(png: Path) -> None:
+    """Show a picture in a notebook, at half of its pixels."""
+    display(Image(png.read_bytes(), retina=True, alt=png.stem.replace("_", " ")))
 
 
 def make_system_grid(
@@ -280,9 +248,8 @@ def draw_interval_bars(
 
     The estimate is drawn along x or y; `look` are keyword arguments of `Axes.errorbar`.
     """
-    value = rows[measure].to_numpy(float)
-    low = rows[f"{measure}_low"].to_numpy(float)
-    high = rows[f"{measure}_high"].to_numpy(float)
+    columns = [measure, f"{measure}_low", f"{measure}_high"]
+    value, low, high = rows[columns].to_numpy(float).T
     error = [value - low, high - value]
     look = {"fmt": "o"} | look
     if along == "x":
@@ -291,49 +258,19 @@ def draw_interval_bars(
         axis.errorbar(at, value, yerr=error, **look)
 
 
-def spread_labels(values: Iterable[float], gap: float, most: float) -> np.ndarray:
-    """Move heights of labels down as little as keeps them apart.
-
-    Afterwards they are at least `gap` apart and none is above `most`.
-    """
-    places = np.array(list(values), float)
-    last = most + gap
-    for number in np.argsort(-places, kind="stable"):
-        last = min(places[number], last - gap)
-        places[number] = last
-    return places
-
-
-def label_line_ends(
-    figure: Figure, axis: Axes, ends: Sequence[tuple[float, str, Look]]
+def draw_judged_bars(
+    axis: Axes,
+    rows: pd.DataFrame,
+    measure: str,
+    at: np.ndarray,
+    too_few: np.ndarray,
+    **look: Any,
 ) -> None:
-    """Name lines at their right ends, beside a panel whose limits are set.
-
-    `ends` has the height of the end, the name and the look of each line.
-    """
-    figure.draw_without_rendering()  # lays the panels out
-    points = axis.get_window_extent().height * 72 / figure.dpi
-    low, high = axis.get_ylim()
-    gap = 1.25 * MIN_FONT_SIZE / points * (high - low)
-    places = spread_labels([end for end, _, _ in ends], gap, high)
-    beside = axis.get_yaxis_transform()
-    for (end, name, look), place in zip(ends, places, strict=True):
-        axis.plot(
-            [1.02, 1.08, 1.2],
-            [end, place, place],
-            transform=beside,
-            clip_on=False,
-            linewidth=0.8,
-            **look,
-        )
-        write_remark(
-            axis,
-            1.23,
-            place,
-            name,
-            of="x",
-            va="center",
-        )
+    """Draw estimates as `draw_interval_bars` does, in grey if they rest on too few."""
+    grey: Look = {"color": GREY, "label": None}
+    for chosen, own in ((too_few, grey), (~too_few, {"color": INK})):
+        if chosen.any():
+            draw_interval_bars(axis, rows[chosen], measure, at[chosen], **look | own)
 
 
 def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -341,18 +278,13 @@ def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
 
     A published model keeps its own, any other has its name and a grey.
     """
-    titles = {}
-    for system, title in published_systems("chat")["title"].items():
-        titles[model_of_system(system)] = title.partition(",")[0]
-    colours = dict(zip(titles, MODEL_COLOURS, strict=False))
+    chat = map(model_of_system, published_systems("chat").index)
+    colours = dict(zip(dict.fromkeys(chat), MODEL_COLOURS, strict=False))
+    others = cycle(OTHER_COLOURS)
+    names = list(dict.fromkeys(models))
     looks = {}
-    n_others = 0
-    for name in dict.fromkeys(models):
-        colour = colours.get(name)
-        if colour is None:
-            colour = OTHER_COLOURS[n_others % len(OTHER_COLOURS)]
-            n_others += 1
-        looks[name] = (titles.get(name, name), colour)
+    for name, title in zip(names, display_titles(names), strict=True):
+        looks[name] = (title, colours.get(name) or next(others))
     return looks
 
 
@@ -362,7 +294,6 @@ def system_looks(systems: Collection[str]) -> dict[str, tuple[str, str, str]]:
     looks = {}
     for name in systems:
         _, colour = models[model_of_system(name)]
-        system_prompt = name.rpartition("--")[2]
-        line, marker = _SYSTEM_PROMPTS.get(system_prompt, _OTHER_SYSTEM_PROMPT)
+        line, marker = _SYSTEM_PROMPTS.get(name.rpartition("--")[2], ("-.", "D"))
         looks[name] = (colour, line, marker)
     return looks
