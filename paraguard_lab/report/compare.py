@@ -1,15 +1,15 @@
 """Compare a live run with the record: labels, then tables number by number."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from paraguard_utils import registry
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
-from paraguard_utils.stores import RECORDED, CorpusFiles, Store
+from paraguard_utils.stores import RECORDED, Store
 
 RUN_TOLERANCE = 0.01
 """Two runs agree if they differ by at most this share.
@@ -43,52 +43,28 @@ def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataF
     of its own size without one; infinite for different texts, or if one is undefined; 0
     if both are.
     """
-    keys = list(keys)
-    both = _list_cells(recorded, keys, "recorded").merge(
-        _list_cells(live, keys, "live"),
-        on=[*keys, "column"],
-    )
-    estimate = both["column"].str.replace(r"_(low|high)$", "", regex=True)
-    widths = _measure_intervals(recorded, keys)
-    with_widths = both.assign(estimate=estimate).merge(
-        widths,
-        on=[*keys, "estimate"],
-        how="left",
-    )
-    shares = []
-    for row in with_widths.to_dict("records"):
-        shares.append(_compute_share(row["recorded"], row["live"], row["width"]))
-    return both.assign(share=shares)
-
-
-def _list_cells(table: Table, keys: list[str], name: str) -> pd.DataFrame:
-    """Return the cells of a table, a row each: keys, column, and `name` (the value)."""
-    return table.astype(object).melt(keys, var_name="column", value_name=name)
-
-
-def _measure_intervals(table: Table, keys: list[str]) -> pd.DataFrame:
-    """Return the width of each estimate's interval: keys, estimate, width."""
-    widths = table[keys].copy()
-    for low in table:
-        if low.endswith("_low"):
-            name = low.removesuffix("_low")
-            widths[name] = table[f"{name}_high"] - table[low]
-    return widths.melt(keys, var_name="estimate", value_name="width")
-
-
-def _compute_share(old: Any, new: Any, width: float) -> float:
-    """Return how far two values of a cell are apart, as `compare_cells` says."""
-    if pd.isna(old) and pd.isna(new):
-        return 0.0
-    if pd.isna(old) or pd.isna(new):
-        return np.inf
-    if isinstance(old, str | bool) or isinstance(new, str | bool):
-        return 0.0 if old == new else np.inf
-    # Without an interval, or one without width, a number is measured by its own size.
-    size = max(abs(old), abs(new), _SMALLEST_SIZE)
-    if np.isfinite(width) and width > 0:
-        size = width
-    return abs(old - new) / size
+    old = recorded.set_index(list(keys))
+    new = live.set_index(list(keys))
+    rows = old.index.intersection(new.index)
+    old = old.loc[rows, [name for name in old if name in new]]
+    new = new.loc[rows, list(old)]
+    parts = []
+    for name in old:
+        shares = pd.Series(np.inf, rows)
+        if is_numeric_dtype(old[name]) and is_numeric_dtype(new[name]):
+            before = old[name].astype(float)
+            after = new[name].astype(float)
+            size = np.maximum(before.abs(), after.abs()).clip(lower=_SMALLEST_SIZE)
+            estimate = name.removesuffix("_low").removesuffix("_high")
+            if f"{estimate}_low" in old:
+                width = old[f"{estimate}_high"] - old[f"{estimate}_low"]
+                size = width.where(width > 0, size)
+            shares = (before - after).abs() / size
+        is_equal = (old[name] == new[name]) | (old[name].isna() & new[name].isna())
+        shares = shares.mask(is_equal, 0.0).fillna(np.inf)
+        cells = {"column": name, "recorded": old[name], "live": new[name]}
+        parts.append(pd.DataFrame({**cells, "share": shares}).reset_index())
+    return pd.concat(parts, ignore_index=True)
 
 
 def describe_differences(
@@ -125,18 +101,23 @@ def compare_with_record(live: Store) -> list[str]:
     """Describe how a live store differs from the record: labels, then tables."""
     record = Store(RECORDED)
     published = registry.published_systems("chat", "guard", "refusal").index
-    queried = [name for name in published if live.has("labels", CORPUS, name)]
-    lines = _compare_labels(record, live, list(published))
+    both = []
+    for name in published:
+        if live.has("labels", CORPUS, name) and record.has("labels", CORPUS, name):
+            both.append(name)
+    lines = _compare_labels(record, live, both)
+    others = [name for name in published if name not in both]
+    if others:
+        lines.append(f"not queried in both stores: {', '.join(others)}")
     for name, keys in COMPARED_TABLES.items():
-        if not record.has("tables", name):
-            lines.append(f"{name}: nothing recorded")
-            continue
-        old = _read_rows(record, name, queried)
-        new = _read_rows(live, name, queried)
-        both = compare_cells(old, new, keys)
-        is_optional = both["column"].str.match(_OPTIONAL_COLUMNS)
-        is_left_out = is_optional & both["live"].isna()
-        lines += describe_differences(name, both[~is_left_out], keys)
+        old = record.read("tables", name)
+        new = live.read("tables", name)
+        old = old[old["system"].isin(both)]
+        cells = compare_cells(old, new, keys)
+        cells = cells[cells["column"] != "store"]  # whose value differs by intent
+        is_optional = cells["column"].str.match(_OPTIONAL_COLUMNS)
+        is_left_out = is_optional & cells["live"].isna()
+        lines += describe_differences(name, cells[~is_left_out], keys)
     return lines
 
 
@@ -146,37 +127,14 @@ def _compare_labels(record: Store, live: Store, systems: list[str]) -> list[str]
     n_equal = 0
     total = 0
     for name in systems:
-        if not live.has("labels", CORPUS, name):
-            lines.append(
-                f"labels of {name}: not asked in this store, its rows are the recorded"
-                " ones"
-            )
-            continue
-        if not record.has("labels", CORPUS, name):
-            lines.append(f"labels of {name}: nothing recorded")
-            continue
-        old = _read_label(record, name)
-        new = _read_label(live, name)
-        both = old.index.intersection(new.index)  # an interrupted store may hold fewer
-        old = old[both]
-        is_equal = old.eq(new[both])
+        old = record.read("labels", CORPUS, name)
+        new = live.read("labels", CORPUS, name)
+        both = old.merge(new, on="prompt_id", suffixes=("", "_live"))
+        is_equal = both["label"] == both["label_live"]
         n_equal += int(is_equal.sum())
-        total += len(is_equal)
-        for prompt, label in old[~is_equal].items():
-            lines.append(f"label of {prompt} by {name}: {label} recorded")
-    if total:
-        share = n_equal / total
-        lines.insert(0, f"labels: {n_equal} of {total} equal ({share:.2%})")
-    return lines
-
-
-def _read_label(store: Store, system: str) -> pd.Series:
-    """Read the label of each prompt, by its id."""
-    labels = CorpusFiles(store, CORPUS).read("labels", system)
-    return labels.set_index("prompt_id")["label"]
-
-
-def _read_rows(store: Store, name: str, systems: list[str]) -> Table:
-    """Read the rows of some systems; which store they come from is no number."""
-    table = store.read("tables", name).drop(columns="store", errors="ignore")
-    return table[table["system"].isin(systems)]
+        total += len(both)
+        for row in both[~is_equal].to_dict("records"):
+            prompt = row["prompt_id"]
+            lines.append(f"label of {prompt} by {name}: {row['label']} recorded")
+    share = n_equal / max(total, 1)
+    return [f"labels: {n_equal} of {total} equal ({share:.2%})", *lines]
