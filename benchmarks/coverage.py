@@ -49,6 +49,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_lab.analysis import chance, near_identical, variance
+from paraguard_lab.analysis.excess import cluster_excess
 from paraguard_lab.report import findings
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
@@ -169,7 +170,7 @@ def measure(task):
     estimates, _ = chance.estimate_against_floors(system, frame, "relative")
     rejected = scores[(scores["label"] == "reject") & scores["ci"].notna()]
     ids = rejected["cluster_id"]
-    excess = confusion.cluster_excess(own, signals.score_pairs(own))
+    excess = cluster_excess(own, signals.score_pairs(own))
     estimates |= {
         **confusion.estimate_rates(system),
         "ci": clusters.mean(ids, rejected["ci"]),

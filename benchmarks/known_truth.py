@@ -33,6 +33,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from paraguard_lab.analysis import predictions, validity
+from paraguard_lab.analysis.excess import without_prob_shift
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
@@ -96,7 +97,7 @@ def worlds(cell):
                 "label": np.where(rejected, "reject", "accept"),
             }
         )
-        scoring = Scoring(PAPER_WEIGHTS.without_prob_shift())
+        scoring = Scoring(without_prob_shift(PAPER_WEIGHTS))
         system = System(SYSTEM, corpus, labels, once, scoring, traces=traces)
         pairs = signals.compute_pairs(system, vectors, drifts)
         system = replace(system, pairs=pairs)

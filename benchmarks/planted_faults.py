@@ -92,8 +92,8 @@ FAULTS = [
     ),
     Fault(
         "vectors.find_nearest",
-        "np.lexsort((id_order[neighbours], -cosines.round(12)))",
-        "np.lexsort((-id_order[neighbours], -cosines.round(12)))",
+        "np.argsort(ids[pool])",
+        "np.argsort(ids[pool])[::-1]",
     ),
     Fault(
         "confusion.score_prompts",
@@ -243,11 +243,6 @@ FAULTS = [
         "(2 * n - 4 * rejected) / opposite",
     ),
     Fault(
-        "disagreement.permutation_test",
-        "np.array(permuted) <= observed + 1e-12",
-        "np.array(permuted) >= observed - 1e-12",
-    ),
-    Fault(
         "variance._drawn_shares",
         "within - same + same * sums.inverse / sums.n",
         "within - same",
@@ -300,8 +295,8 @@ FAULTS = [
     ),
     Fault(
         "veto.cross_judge_veto",
-        "gained / benign.rejected * twins.rejected",
-        "gained / benign.prompts * twins.rejected",
+        'gained / benign["rejected"] * twins["rejected"]',
+        'gained / benign["prompts"] * twins["rejected"]',
     ),
     Fault(
         "veto.veto_table",
@@ -310,8 +305,8 @@ FAULTS = [
     ),
     Fault(
         "veto.cross_judge_veto",
-        "lost > MAX_LOST * twins.rejected",
-        "lost > MAX_LOST * twins.prompts",
+        'lost > MAX_LOST * twins["rejected"]',
+        'lost > MAX_LOST * twins["prompts"]',
     ),
     Fault(
         "label_noise.true_dr",

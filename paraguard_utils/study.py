@@ -259,7 +259,7 @@ class QueryStudy(Study[QuerySettings]):
         for corpus_name, by_system in harmful.items():
             rows = []
             for name, labels in by_system.items():
-                rows.append(confusion.rejection_row(corpus_name, name, labels))
+                rows.append(confusion.rejection_row(name, labels))
             refused = tables.format_estimates(
                 pd.DataFrame(rows), ["rejected"], ["system"]
             )

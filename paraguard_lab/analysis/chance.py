@@ -6,7 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis import confusion, signals
+from paraguard_lab.analysis.excess import (
+    cluster_excess,
+    estimate_excess,
+    without_prob_shift,
+)
+from paraguard_utils.analysis import signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
@@ -203,7 +208,7 @@ def excess_at_equal_contrast(
     It is the coefficient of "rejected" in a weighted regression inside clusters on
     "rejected" and the contrast, as 1 - exp(-contrast) and in `N_CONTRAST_BINS` bins,
     which are the same in every resample. The coefficient of "rejected" alone would be
-    `confusion.estimate_excess`.
+    `estimate_excess`.
     """
     rejected = _is_rejected(pairs)
     code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
@@ -268,9 +273,9 @@ def estimate_against_floors(
     -------
     estimates : dict of str to Estimate
         floor_matched and excess_matched (secondary), over the k nearest accepted
-        prompts. Over accepted prompts of the same cluster: excess_drift,
-        excess_prob_shift and excess_ppl, the primary excess of each signal alone;
-        excess_equal_contrast and excess_equal_contrast_no_prob_shift.
+        prompts. Over accepted prompts of the same cluster: excess, the primary excess
+        of the score; excess_drift, excess_prob_shift and excess_ppl, that of each
+        signal alone; excess_equal_contrast and excess_equal_contrast_no_prob_shift.
     matched : float
         The share of rejected-accepted pairs that have a matched floor.
     """
@@ -282,6 +287,8 @@ def estimate_against_floors(
     floor, excess, matched = matched_excess(clusters, near, strata, scores)
     estimates = {"floor_matched": floor, "excess_matched": excess}
     in_cluster = pairs[pairs["same_cluster"]]
+    values = signals.score_pairs(in_cluster, weights, interpretation)
+    estimates["excess"] = estimate_excess(clusters, in_cluster, values)
     columns = {
         "drift": "drift",
         "prob_shift": "prob_shift",
@@ -289,9 +296,9 @@ def estimate_against_floors(
     }
     for name, column in columns.items():
         values = in_cluster[column]
-        excess = confusion.estimate_excess(clusters, in_cluster, values)
+        excess = estimate_excess(clusters, in_cluster, values)
         estimates[f"excess_{name}"] = excess
-    without = weights.without_prob_shift()
+    without = without_prob_shift(weights)
     for name, used in {"": weights, "_no_prob_shift": without}.items():
         excess = clusters.undefined()
         if used:
@@ -481,10 +488,10 @@ def compare_with_chance(
     Returns
     -------
     rows : Table
-        A row for each interpretation: system, interpretation; matched and the estimates
-        of `estimate_against_floors`; ci_null, the mean CI over permutations of labels
-        inside clusters; p of CI against them; short, the share of permuted rejections
-        with too few neighbours.
+        A row for each interpretation: system, interpretation; n_mixed, the clusters
+        with an excess; matched and the estimates of `estimate_against_floors`;
+        ci_null, the mean CI over permutations of labels inside clusters; p of CI
+        against them; short, the share of permuted rejections with too few neighbours.
     curve : Table
         A row for each interpretation and tau: system, interpretation, tau, cr; null,
         the permutations' mean; null_low and null_high, which hold 95 % of them.
@@ -509,6 +516,8 @@ def compare_with_chance(
     value, null, short = candidates.permuted(
         np.column_stack(scores), mean_and_curve, system.scoring.k, seed
     )
+    in_cluster = pairs[pairs["same_cluster"]]
+    n_mixed = len(cluster_excess(in_cluster, in_cluster["drift"]))
     rows = []
     curves = []
     by_interpretation = {}
@@ -519,6 +528,7 @@ def compare_with_chance(
         ci_null = null[:, 0, column]
         row = {
             **about,
+            "n_mixed": n_mixed,
             "matched": matched,
             **to_columns(estimates),
             "ci_null": ci_null.mean(),

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis.excess import HEADLINE_MEASURES
 from paraguard_lab.core.inference import adjust_holm
-from paraguard_utils.analysis.confusion import HEADLINE_MEASURES
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.schemas import Table
 

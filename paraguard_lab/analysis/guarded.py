@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import excess
 from paraguard_lab.core.inference import POWER_ERRORS
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_utils import paths, registry, stores, unsafe
@@ -66,7 +67,7 @@ def estimate_guarded(
     return {
         "n": len(scored.rejections),
         **confusion.estimate_rates(scored),
-        **confusion.estimate_scores(scored),
+        **excess.estimate_scores(scored),
     }
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths
-from paraguard_utils.analysis.confusion import MEASURES
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
@@ -122,10 +121,12 @@ def _judge_rows(prediction: Any, rows: Table) -> Table:
 
 
 MEASURE_TITLES = {
-    name: MEASURES[name].heading
-    for name in ("dr", "ci", "cr60", "cd", "excess", "flip_rate")
-}
-MEASURE_TITLES |= {
+    "dr": "DR",
+    "ci": "CI",
+    "cr60": "CR@0.60",
+    "cd": "CD",
+    "excess": "excess",
+    "flip_rate": "flip rate",
     "flip_entropy": "flip entropy",
     "agreement": "agreement (SSI)",
     "pss": "PSS-like",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import excess
 from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY, compare_orders
 from paraguard_lab.analysis.surrogate import (
     LEVEL_ANSWER_TOKENS,
@@ -153,7 +154,7 @@ def _compare(
     drifts = DriftCache(surrogate.traces, surrogate.tokens)
     usual = _score(system, vectors, own_drifts)
     own_estimates = {
-        interpretation: confusion.estimate_scores(usual, interpretation)
+        interpretation: excess.estimate_scores(usual, interpretation)
         for interpretation in CI_COLUMNS
     }
     compared = []
@@ -177,7 +178,7 @@ def _compare(
                     n=n,
                     left_out=int((~signals.has_signals(traces)).sum()),
                     rho=rho,
-                    estimates=confusion.estimate_scores(scored, interpretation),
+                    estimates=excess.estimate_scores(scored, interpretation),
                     own_estimates=own_estimates[interpretation],
                 )
             )

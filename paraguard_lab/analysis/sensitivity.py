@@ -8,10 +8,11 @@ import pandas as pd
 
 from paraguard_lab.analysis import chance, guarded
 from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY, compare_orders
+from paraguard_lab.analysis.excess import estimate_excess
 from paraguard_lab.analysis.tokens import encode_tokens
 from paraguard_lab.analysis.weight_search import weight_grid
 from paraguard_utils import stores
-from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis import signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA, estimate_confusion
@@ -342,12 +343,11 @@ def vary_settings(
         for setting in list_settings(frame):
             ci = ci_of_rejections(frame, setting.scores, setting.used)
             measures: SettingEstimates = {"n": len(ci)}
-            measures |= estimate_confusion(
-                clusters, ci.index, ci.to_numpy(), taus=(0.60,)
-            )
+            measures |= estimate_confusion(clusters, ci.index, ci.to_numpy())
+            del measures["cr75"]
             if setting.dimension not in NEIGHBOUR_DIMENSIONS:
                 values = setting.scores[same_cluster]
-                excess = confusion.estimate_excess(clusters, in_cluster, values)
+                excess = estimate_excess(clusters, in_cluster, values)
                 measures["excess"] = excess
             by_setting = estimates.setdefault(setting.dimension, {})
             by_setting.setdefault(setting.name, {})[system] = measures
@@ -460,16 +460,11 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """
     keys = ["dimension", "setting", "system"]
     too_few = table[table["n"] < MIN_REFUSALS].set_index(keys).index
-    rates = [
-        name
-        for name, measure in confusion.MEASURES.items()
-        if not measure.needs_refusals
-    ]
     has_enough = pd.Series(True, orders.index)
     for side in ("first", "second"):
         sides = pd.MultiIndex.from_frame(orders[["dimension", "setting", side]])
         has_enough &= ~sides.isin(too_few)
-    judged = orders[orders["measure"].isin(rates) | has_enough]
+    judged = orders[orders["measure"].isin(["frr", "flip_rate"]) | has_enough]
     rows = []
     for (dimension, measure), part in judged.groupby(
         ["dimension", "measure"], sort=False

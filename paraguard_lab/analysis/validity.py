@@ -7,6 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special
 
+from paraguard_lab.analysis import excess
 from paraguard_lab.analysis.chance import describe_wording
 from paraguard_lab.analysis.near_identical import near_identical_ratio
 from paraguard_utils.analysis import confusion, signals
@@ -189,7 +190,7 @@ def matched_disagreement_ratio(system: System) -> Estimate:
         within = differ.sum(axis=(1, 2), where=known)
         return within / (share * weight).sum(axis=(1, 2), where=known)
 
-    return clusters.estimate_from_counts(ratio, parts=10)
+    return clusters.estimate_from_counts(ratio)
 
 
 def _multiply_cells(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -230,7 +231,7 @@ def estimate_measures(system: System) -> dict[str, Estimate]:
     """
     return {
         **confusion.estimate_rates(system),
-        **confusion.estimate_scores(system),
+        **excess.estimate_scores(system),
         **sensitivity_indices(system),
     }
 
@@ -287,8 +288,6 @@ def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
 
     Two prompts of a cluster are decided differently with probability 4 T(probit, a),
     where T is Owen's (Annals of Mathematical Statistics 27, 1956).
-    `latent.latent_correlation` fits the same model by maximum likelihood, which is too
-    slow for every resample.
 
     Parameters
     ----------

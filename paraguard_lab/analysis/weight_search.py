@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis.excess import without_prob_shift
 from paraguard_lab.analysis.regression import ALL_SYSTEMS
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -48,7 +49,7 @@ def pair_separation(
     Parameters
     ----------
     pairs : DataFrame
-        Of one cluster each (`confusion.select_own_pairs`).
+        Of one cluster each (`excess.select_own_pairs`).
     weights : sequence of ScoreWeights
     interpretation : str
         Of the PPL contrast.
@@ -89,7 +90,7 @@ def search_weights(
     ----------
     clusters : ClusterBootstrap
     pairs : mapping of str to DataFrame
-        Those of one cluster (`confusion.select_own_pairs`), by system. `ALL_SYSTEMS`
+        Those of one cluster (`excess.select_own_pairs`), by system. `ALL_SYSTEMS`
         pools the clusters of all.
     seed : int
         Of the folds.
@@ -104,7 +105,7 @@ def search_weights(
         clusters per fold.
     """
     grid = weight_grid()
-    paper_without = PAPER_WEIGHTS.without_prob_shift()
+    paper_without = without_prob_shift(PAPER_WEIGHTS)
     assert paper_without is not None  # Drift and the PPL contrast have weight
     tried = [*grid.values(), PAPER_WEIGHTS, paper_without]
     names = list(grid)

@@ -28,11 +28,12 @@ SIGNIFICANCE = 0.05
 
 
 def judge_excess(table: Table) -> list[str]:
-    """Say of each row of Table 1 or 3 whether CI exceeds the noise of paraphrasing.
+    """Say of each row of Table 1 whether CI exceeds the noise of paraphrasing.
 
-    Each is a value of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or
-    10 mixed clusters. If the table has excess_equal_contrast and its interval is not
-    above 0, rejections that are further off are "separable by wording".
+    `table` is Table 1 with its floors. Each is a value of `EXCESS_VERDICTS`, or "too few
+    to judge" below 30 rejections or 10 mixed clusters. If the table has
+    excess_equal_contrast and its interval is not above 0, rejections that are further
+    off are "separable by wording".
     """
     sides = locate_intervals(table, "excess")
     verdicts = np.array([EXCESS_VERDICTS[side] for side in sides], object)
@@ -49,7 +50,8 @@ def significant_pairs(between: Table, table: Table) -> Table:
 
     Pairs with too few rejections are not judged, nor CI and excess of two models: Drift
     is measured in each model's own embedding space. `between` is from
-    `comparisons.compare_systems`, `table` is Table 1. Returns measure, pairs, differ.
+    `comparisons.compare_systems`, `table` is Table 1 with its floors. Returns measure,
+    pairs, differ.
     """
     judged = _judge_differences(between, table)
     by_measure = judged.groupby("measure", sort=False)["differ"]

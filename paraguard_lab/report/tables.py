@@ -36,8 +36,8 @@ def pivot(
 
 
 def too_few_for_excess(table: Table) -> pd.Series:
-    """Return which rows of Table 1 or 3 have too few decisions to judge their excess.
+    """Return which rows of Table 1 have too few decisions to judge their excess.
 
-    They have too few rejections or mixed clusters.
+    They have too few rejections or mixed clusters. `table` is Table 1 with its floors.
     """
     return table["too_few"] | (table["n_mixed"] < MIN_MIXED)

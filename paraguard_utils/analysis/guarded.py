@@ -134,7 +134,7 @@ def external_rejection_rate(
     """
     row = {}
     if labels is not None:
-        row = rejection_row("", "", labels)
+        row = rejection_row("", labels)
     columns = {}
     for rate in ("rejected", "rejected_low", "rejected_high"):
         columns[f"{name}_{rate}"] = row.get(rate, np.nan)

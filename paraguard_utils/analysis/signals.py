@@ -6,7 +6,7 @@ All sums are in float64 (`docs/method.md`, Neighbours, signals, score).
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.drift import DriftCache, select_own_words
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import signals as core
 from paraguard_utils.core.signals import PAPER_WEIGHTS, ScoreWeights
@@ -19,15 +19,7 @@ def trace_perplexity(traces: Traces) -> np.ndarray:
 
     It has shape (n,), and the formula is `core.signals.perplexity`.
     """
-    losses = []
-    for own, start, end in zip(
-        traces["token_nll"].to_numpy(),
-        traces["user_start"].tolist(),
-        traces["user_end"].tolist(),
-        strict=True,
-    ):
-        losses.append(own[start:end])
-    return core.perplexity(losses)
+    return core.perplexity(select_own_words(traces, "token_nll"))
 
 
 def trace_lengths(traces: Traces) -> np.ndarray:
@@ -46,11 +38,8 @@ def has_signals(traces: Traces) -> np.ndarray:
 def has_words(traces: Traces) -> np.ndarray:
     """Mark the traces with a log-probability of each of the user's own tokens."""
     marks = []
-    columns = traces[["token_nll", "user_start", "user_end"]]
-    for losses, start, end in columns.itertuples(index=False):
-        inside = 0 <= start < end <= len(losses)
-        own = np.asarray(losses[start:end], np.float64)
-        marks.append(inside and np.isfinite(own).all())
+    for losses in select_own_words(traces, "token_nll"):
+        marks.append(len(losses) > 0 and np.isfinite(np.asarray(losses, float)).all())
     return np.array(marks, bool)
 
 
@@ -60,7 +49,7 @@ def has_first_token(traces: Traces) -> np.ndarray:
     columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
     for ids, logprobs, tail in columns.itertuples(index=False):
         complete = 0 < len(ids) == len(logprobs)
-        marks.append(complete and not (np.isnan(tail) or np.isnan(logprobs).any()))
+        marks.append(complete and not np.isnan([tail, *logprobs]).any())
     return np.array(marks, bool)
 
 
@@ -167,29 +156,22 @@ def compute_signals(
     DataFrame
         Columns drift, prob_shift, ppl_relative and ppl_clipped, each in [0, 1].
     """
-    # The signals are symmetric, and most pairs come in both directions.
-    n = max(len(traces), 1)
-    pairs, place = np.unique(
-        np.minimum(a, b) * n + np.maximum(a, b), return_inverse=True
-    )
-    first, second = np.divmod(pairs, n)
     shifts = core.prob_shifts(
         traces["next_ids"],
         traces["next_logprobs"],
         traces["tail_mass"].to_numpy(),
-        first,
-        second,
+        a,
+        b,
     )
     ppl = trace_perplexity(traces)
-    signals = pd.DataFrame(
+    return pd.DataFrame(
         {
-            "drift": drifts(first, second),
+            "drift": drifts(a, b),
             "prob_shift": shifts,
-            "ppl_relative": core.ppl_relative(ppl[first], ppl[second]),
-            "ppl_clipped": core.ppl_clipped(ppl[first], ppl[second]),
+            "ppl_relative": core.ppl_relative(ppl[a], ppl[b]),
+            "ppl_clipped": core.ppl_clipped(ppl[a], ppl[b]),
         }
     )
-    return signals.iloc[place].reset_index(drop=True)
 
 
 def score_pairs(

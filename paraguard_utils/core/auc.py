@@ -1,10 +1,9 @@
 """The area under the ROC curve, with an interval over resampled clusters."""
 
 import numpy as np
+from scipy import sparse
 
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Strings
-
-_ROWS_PER_PART = 200  # prompts for which one part of the resamples is counted at a time
 
 
 def estimate_auc(
@@ -48,49 +47,25 @@ def estimate_auc(
         stratum = np.asarray(strata)[known]
     parts = []
     for name in np.unique(stratum):
-        rows = np.flatnonzero(stratum == name)
-        if outcome[rows].any() and not outcome[rows].all():
-            parts.append(rows)
-    if not parts:
-        return clusters.undefined()
+        inside = stratum == name
+        values, place = np.unique(scores[inside], return_inverse=True)
+        shape = (len(clusters.codes), len(values))
+        hits, misses = (
+            # How many prompts of each cluster have each score, ascending
+            sparse.csr_array((side[inside], (codes[inside], place)), shape, dtype=float)
+            for side in (outcome, ~outcome)
+        )
+        parts.append((hits, misses))
 
     def area(counts: np.ndarray) -> np.ndarray:
         won = np.zeros(len(counts))
         pairs = np.zeros(len(counts))
-        for rows in parts:
-            won_here, pairs_here = _count_won(
-                counts, codes[rows], outcome[rows], scores[rows]
-            )
-            won += won_here
-            pairs += pairs_here
+        for hits, misses in parts:
+            n_hits = counts @ hits
+            n_misses = counts @ misses
+            n_below = n_misses.cumsum(axis=1) - n_misses / 2  # ties count half
+            won += (n_hits * n_below).sum(axis=1)
+            pairs += n_hits.sum(axis=1) * n_misses.sum(axis=1)
         return won / pairs
 
-    return clusters.estimate_from_counts(area, max(1, len(codes) // _ROWS_PER_PART))
-
-
-def _count_won(
-    counts: np.ndarray, codes: np.ndarray, outcome: np.ndarray, scores: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Count the pairs of a hit and a miss in which the hit scores higher, ties half.
-
-    The second result is the number of all pairs. Both have one value per row of
-    `counts`, which says how often each cluster counts.
-    """
-    hits = _sum_by_score(counts, codes, scores, outcome)
-    misses = _sum_by_score(counts, codes, scores, ~outcome)
-    misses_below = misses.cumsum(axis=1) - misses / 2
-    won = (hits * misses_below).sum(axis=1)
-    return won, hits.sum(axis=1) * misses.sum(axis=1)
-
-
-def _sum_by_score(
-    counts: np.ndarray, codes: np.ndarray, scores: np.ndarray, chosen: np.ndarray
-) -> np.ndarray:
-    """Sum how often the chosen prompts count at each distinct score, ascending."""
-    values, place = np.unique(scores, return_inverse=True)
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(place[chosen], kind="stable")]
-    used, first = np.unique(place[rows], return_index=True)
-    sums = np.zeros((len(counts), len(values)))
-    sums[:, used] = np.add.reduceat(counts[:, codes[rows]], first, axis=1)
-    return sums
+    return clusters.estimate_from_counts(area)

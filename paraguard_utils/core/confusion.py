@@ -5,7 +5,7 @@ is its mean over refusals; CR@tau is the share of refusals with CI(r) >= tau. Ou
 is the standard deviation of CI(r) over refusals.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -74,7 +74,6 @@ def estimate_confusion(
     clusters: ClusterBootstrap,
     cluster_ids: Strings,
     ci: np.ndarray,
-    taus: Sequence[float] = CR_THRESHOLDS,
 ) -> dict[str, Estimate]:
     """Estimate CI, CR and CD of a data set from CI of its refusals.
 
@@ -85,8 +84,6 @@ def estimate_confusion(
         The cluster of each refusal.
     ci : numpy.ndarray, shape (refusals,)
         CI(r), in [0, 1].
-    taus : sequence of float
-        Thresholds of CR.
 
     Returns
     -------
@@ -101,7 +98,7 @@ def estimate_confusion(
     {'ci': 0.6, 'cr60': 0.5, 'cr75': 0.0, 'cd': 0.14}
     """
     estimates = {"ci": clusters.mean(cluster_ids, ci)}
-    for tau in taus:
+    for tau in CR_THRESHOLDS:
         estimates[f"cr{to_percent(tau)}"] = clusters.share(cluster_ids, ci >= tau)
     estimates["cd"] = clusters.deviation(cluster_ids, ci)
     return estimates

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 
 from paraguard_utils.core.estimates import (
     N_RESAMPLES,
+    SEED,
     ClusterBootstrap,
     Estimate,
     ratio_of_totals,
@@ -46,7 +47,7 @@ def false_refusal_rate(
     cluster: ArrayLike,
     *,
     n_resamples: int = N_RESAMPLES,
-    random_state: int = 0,
+    random_state: int = SEED,
 ) -> Estimate:
     """Estimate the share of harmless requests that are refused.
 

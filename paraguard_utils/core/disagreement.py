@@ -4,8 +4,6 @@ The measures need decisions only, so any system can be measured: a model, a guar
 file of somebody's logs (`docs/method.md`, Disagreement).
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -18,9 +16,7 @@ from paraguard_utils.core.estimates import (
     Estimate,
     Statistic,
     studentize,
-    to_columns,
 )
-from paraguard_utils.core.latent import latent_correlation
 
 MIN_DECISIONS_EACH = 100
 """With fewer rejections, or fewer acceptances, the interval of DR is too narrow."""
@@ -31,7 +27,7 @@ def disagreement_ratio(
     cluster: ArrayLike,
     *,
     n_resamples: int = N_RESAMPLES,
-    random_state: int = 0,
+    random_state: int = SEED,
 ) -> Estimate:
     """Estimate DR: how often paraphrases get different decisions.
 
@@ -139,8 +135,6 @@ def too_few_for_disagreement(decided: pd.DataFrame) -> bool:
 
 
 # --- The ratio, from sums over clusters
-
-N_SUMS = 6  # the sums over clusters that DR is computed from (`cluster_sums`)
 
 
 def cluster_sums(n: ArrayLike, rejected: ArrayLike) -> np.ndarray:
@@ -269,9 +263,9 @@ def estimate_disagreement_difference(
 
 def _sums_by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
     """Return `cluster_sums` of every cluster, 0 for one without decisions."""
-    sums = np.zeros((len(clusters.codes), N_SUMS))
-    codes = clusters.codes.loc[decided["cluster_id"]]
-    sums[codes] = cluster_sums(decided["n"], decided["rejected"])
+    decided_sums = cluster_sums(decided["n"], decided["rejected"])
+    sums = np.zeros((len(clusters.codes), decided_sums.shape[1]))
+    sums[clusters.codes.loc[decided["cluster_id"]]] = decided_sums
     return sums
 
 
@@ -339,7 +333,7 @@ def estimate_ratio_difference(
     return Estimate(found.value, low, high, found.draws)
 
 
-# --- Isolation, and what is compared with DR in Table 1
+# --- Isolation
 
 
 def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
@@ -389,71 +383,3 @@ def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
     0  2         1      2
     """
     return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()
-
-
-def permutation_test(
-    profiles: pd.DataFrame, permutations: int = 999
-) -> tuple[float, float]:
-    """Test whether DR is below 1, by dealing the rejections out over all prompts anew.
-
-    Parameters
-    ----------
-    profiles : DataFrame
-        From `cluster_profiles`.
-    permutations : int
-
-    Returns
-    -------
-    mean : float
-        Mean DR of the permutations, which is 1 but for chance.
-    p : float
-        One-sided, in (0, 1]: (1 + permutations with a DR as low) / (1 + permutations).
-        NaN if DR is undefined.
-
-    Examples
-    --------
-    Thirty clusters of two are each decided one way.
-
-    >>> profiles = pd.DataFrame({"n": [2, 2], "rejected": [0, 2], "times": [15, 15]})
-    >>> mean, p = permutation_test(profiles)
-    >>> round(mean, 1), p
-    (1.0, 0.001)
-    """
-    n = profiles["n"]
-    rejected = profiles["rejected"]
-    times = profiles["times"]
-    _, _, observed = disagreement_parts(n, rejected, times)
-    if not np.isfinite(observed):
-        return np.nan, np.nan
-    sizes = np.repeat(n.to_numpy(), times)
-    n_rejected = int((rejected * times).sum())
-    rng = np.random.default_rng(SEED)
-    permuted = []
-    for _ in range(permutations):
-        dealt = rng.multivariate_hypergeometric(sizes, n_rejected, method="marginals")
-        permuted.append(disagreement_parts(sizes, dealt)[2])
-    # Two ways to compute the same ratio differ in the last digits.
-    n_as_low = np.count_nonzero(np.array(permuted) <= observed + 1e-12)
-    return float(np.mean(permuted)), float((1 + n_as_low) / (1 + permutations))
-
-
-def disagreement_columns(decided: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of Table 1 beside DR, from `count_decisions`.
-
-    They are d_within, d_between, icc_latent with its interval
-    (`latent.latent_correlation`), dr_permuted and p_dr (`permutation_test`), and
-    too_few_for_dr (`too_few_for_disagreement`).
-    """
-    profiles = cluster_profiles(decided)
-    within, between, _ = disagreement_parts(
-        profiles["n"], profiles["rejected"], profiles["times"]
-    )
-    permuted, p = permutation_test(profiles)
-    return {
-        "d_within": within,
-        "d_between": between,
-        **to_columns({"icc_latent": latent_correlation(profiles)}),
-        "dr_permuted": permuted,
-        "p_dr": p,
-        "too_few_for_dr": too_few_for_disagreement(decided),
-    }

@@ -231,16 +231,16 @@ class ClusterBootstrap:
         return Estimate.percentile(value, draws)
 
     def estimate_from_counts(
-        self, statistic: Callable[[np.ndarray], np.ndarray], parts: int = 1
+        self, statistic: Callable[[np.ndarray], np.ndarray]
     ) -> Estimate:
         """Apply a statistic of how often each cluster counts, for what is no total.
 
         `statistic` takes counts of shape (draws, n_clusters) and returns shape
-        (draws,). It is computed in so many `parts`, to save memory.
+        (draws,).
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(statistic(np.ones((1, len(self.codes))))[0])
-            draws = [statistic(part) for part in np.array_split(self.counts, parts)]
+            draws = [statistic(part) for part in np.array_split(self.counts, 10)]
         return Estimate.percentile(value, np.concatenate(draws))
 
     def undefined(self) -> Estimate:

@@ -14,6 +14,7 @@ from paraguard_utils.core.estimates import (
     MIN_MIXED,
     MIN_REFUSALS,
     N_RESAMPLES,
+    SEED,
     ClusterBootstrap,
     Estimate,
     ratio_of_totals,
@@ -28,7 +29,7 @@ def rephrasing_odds(
     *,
     tries: int = MAX_TRIES,
     n_resamples: int = N_RESAMPLES,
-    random_state: int = 0,
+    random_state: int = SEED,
 ) -> Estimate:
     """Estimate the share of refused requests that get an answer in other words.
 

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA
-from paraguard_utils.core.vectors import iterate_blocks
 from paraguard_utils.errors import SettingsError
 
 Signal = TypeVar("Signal", np.ndarray, pd.Series)
@@ -49,14 +48,6 @@ class ScoreWeights:
     def __call__(self, drift: Signal, prob_shift: Signal, ppl: Signal) -> Signal:
         """Return the weighted sum of three signals, each of shape (m,) in [0, 1]."""
         return self.drift * drift + self.prob_shift * prob_shift + self.ppl * ppl
-
-    def without_prob_shift(self) -> "ScoreWeights | None":
-        """Return the weights without ProbShift, which leaks the decision.
-
-        None if nothing else has weight.
-        """
-        rest = self.drift + self.ppl
-        return ScoreWeights(self.drift / rest, 0.0, self.ppl / rest) if rest else None
 
 
 PAPER_WEIGHTS = ScoreWeights()
@@ -182,11 +173,8 @@ def prob_shifts(
     array([0.5])
     """
     distributions = _sparse_rows(ids, logprobs)
-    differences = []
-    for block in iterate_blocks(len(a)):
-        difference = abs(distributions[a[block]] - distributions[b[block]])
-        differences.append(difference.sum(axis=1))
-    total = np.concatenate(differences) + np.abs(tails[a] - tails[b])
+    differences = abs(distributions[a] - distributions[b]).sum(axis=1)
+    total = differences + np.abs(tails[a] - tails[b])
     return np.clip(total / 2, 0.0, 1.0)
 
 

@@ -10,9 +10,6 @@ import pandas as pd
 
 BLOCK_ROWS = 1024  # rows compared at the same time
 
-_SPARE_NEIGHBOURS = 32
-"""More than k are put in order, since rounding and ids decide between near-ties."""
-
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     """Scale rows to length 1, in float64.
@@ -108,43 +105,23 @@ def find_nearest(
     """
     centres = np.sort(np.asarray(centres, int))
     pool = np.asarray(pool, int)
-    # One more than k, since a centre in the pool is its own nearest
-    depth = min(len(pool), k + 1 + _SPARE_NEIGHBOURS)
-    neighbours, cosines = _find_deepest(vectors, centres, pool, depth)
-    is_self = neighbours == centres[:, None]
-    cosines[is_self] = -np.inf
-    # The nearest first; of those with the same cosine but for rounding, by id
-    id_order = np.unique(ids, return_inverse=True)[1]
-    order = np.lexsort((id_order[neighbours], -cosines.round(12)))[:, :k]
-    neighbours = np.take_along_axis(neighbours, order, axis=1)
-    cosines = np.take_along_axis(cosines, order, axis=1)
-    kept = neighbours != centres[:, None]
-    row, column = np.nonzero(kept)
-    return pd.DataFrame(
+    pool = pool[np.argsort(ids[pool])]  # of equal cosines, the first id comes first
+    units = normalize_rows(vectors)
+    neighbours = []
+    similarities = []
+    for block in iterate_blocks(len(centres)):
+        cosines = np.clip(units[centres[block]] @ units[pool].T, -1.0, 1.0)
+        cosines[centres[block, None] == pool] = -np.inf  # itself
+        nearest = np.argsort(-cosines.round(12), axis=1, kind="stable")[:, :k]
+        neighbours.append(pool[nearest])
+        similarities.append(np.take_along_axis(cosines, nearest, axis=1))
+    n_each = min(k, len(pool))
+    pairs = pd.DataFrame(
         {
-            "centre": centres[row],
-            "neighbour": neighbours[kept],
-            "similarity": cosines[kept],
-            "rank": column + 1,
+            "centre": centres.repeat(n_each),
+            "neighbour": np.vstack(neighbours).ravel(),
+            "similarity": np.vstack(similarities).ravel(),
+            "rank": np.tile(np.arange(1, n_each + 1), len(centres)),
         }
     )
-
-
-def _find_deepest(
-    vectors: np.ndarray, centres: np.ndarray, pool: np.ndarray, depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest members of the pool, in no order, and their cosines.
-
-    Both have shape (centres, depth).
-    """
-    units = normalize_rows(vectors)
-    neighbours = np.empty((len(centres), depth), int)
-    cosines = np.empty((len(centres), depth))
-    if not depth:
-        return neighbours, cosines
-    for block in iterate_blocks(len(centres)):
-        every = units[centres[block]] @ units[pool].T
-        nearest = np.argpartition(every, -depth, axis=1)[:, -depth:]
-        neighbours[block] = pool[nearest]
-        cosines[block] = np.take_along_axis(every, nearest, axis=1).clip(-1.0, 1.0)
-    return neighbours, cosines
+    return pairs[pairs["centre"] != pairs["neighbour"]].reset_index(drop=True)

@@ -22,10 +22,10 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_lab.analysis import chance
+from paraguard_lab.analysis import chance, excess
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
-from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.signals import ScoreWeights, Scoring
 
 NAN = math.nan
@@ -178,16 +178,6 @@ class Pair:
         )
 
 
-def without_prob_shift(weights):
-    """The other two weights, scaled to sum to 1."""
-    rest = weights["drift"] + weights["ppl"]
-    return {
-        "drift": weights["drift"] / rest,
-        "prob_shift": 0.0,
-        "ppl": weights["ppl"] / rest,
-    }
-
-
 def nearest(centre, pool, similarity):
     """The pool by falling similarity to the centre; cosines alike in 12 decimals are
     tied, and go by prompt_id.
@@ -305,21 +295,15 @@ def rates(prompts):
     """
     count = Counter(prompt.label for prompt in prompts)
     scored = count["accept"] + count["reject"]
-    shares, chances = [], []
+    shares = []
     for group in grouped(prompts, lambda prompt: prompt.cluster).values():
         own = Counter(prompt.label for prompt in group)
         size = own["accept"] + own["reject"]
         if size >= 2:
             shares.append(own["reject"] / size)
-            rate = count["reject"] / scored
-            chances.append(
-                1 - rate**size - (1 - rate) ** size
-            )  # neither all refused nor all accepted
     return {
         "frr": ratio(count["reject"], scored),
-        "frr_aside": ratio(count["reject"], scored),
         "flip_rate": mean([0 < share < 1 for share in shares]),
-        "flip_random": mean(chances),
         "flip_entropy": mean(
             [
                 -sum(p * math.log2(p) for p in (share, 1 - share) if p)
@@ -371,9 +355,7 @@ def ratio(part, whole):
 
 
 def summary_of(centres):
-    """CI, CR, CD, and the floor: how much accepted prompts differ from their accepted
-    neighbours.
-    """
+    """CI, CR and CD."""
     known = [centre for centre in centres if centre.n_neighbours]
     rejected = [centre for centre in known if centre.label == "reject"]
     ci = [centre.ci for centre in rejected]
@@ -382,10 +364,6 @@ def summary_of(centres):
         "cr60": mean([value >= 0.60 for value in ci]),
         "cr75": mean([value >= 0.75 for value in ci]),
         "cd": deviation(ci, lost=1),
-        "floor": mean([centre.ci for centre in known if centre.label == "accept"]),
-        "spread": mean([centre.spread for centre in rejected]),
-        "share_theta": mean([centre.n_theta > 0 for centre in rejected]),
-        "ci_theta": mean([centre.ci_theta for centre in rejected if centre.n_theta]),
     }
 
 
@@ -768,7 +746,6 @@ def table(prompts, pairs, centres, interpretation, weights):
     """The numbers of one row of Table 1, from (possibly repeated) prompts, pairs and
     centres.
     """
-    rest = without_prob_shift(weights)
     return {
         **rates(prompts),
         **summary_of(centres),
@@ -777,11 +754,6 @@ def table(prompts, pairs, centres, interpretation, weights):
                 excesses(
                     pairs, lambda pair: pair.score(interpretation, weights)
                 ).values()
-            )
-        ),
-        "excess_no_prob_shift": mean(
-            list(
-                excesses(pairs, lambda pair: pair.score(interpretation, rest)).values()
             )
         ),
     }
@@ -794,6 +766,7 @@ def assert_tables_agree(two, weights):
             two.prompts.values(), two.pairs, centres, interpretation, weights
         )
         row = confusion.system_row(two.system, interpretation)
+        row |= to_columns(excess.estimate_scores(two.system, interpretation))
         assert {name: row[name] for name in expected} == exactly(expected)
         counts = Counter(prompt.label for prompt in two.prompts.values())
         known = [
@@ -806,7 +779,9 @@ def assert_tables_agree(two, weights):
             row["n_prompts"] == 60
             and row["n_scored"] == counts["accept"] + counts["reject"]
         )
-        assert row["n_mixed"] == len(mixed_clusters(two.pairs))
+        values = signals.score_pairs(two.own, two.weights, interpretation)
+        mixed = excess.cluster_excess(two.own, values)
+        assert set(mixed.index) == set(mixed_clusters(two.pairs))
         assert row["n_short"] == sum(centre.n_neighbours < K for centre in known)
         assert row["too_few"] == (len(known) < 30)
 
@@ -871,10 +846,10 @@ def test_any_labels(often, random, seed):
     assert_scores_agree(two, WEIGHTS)
     assert_tables_agree(two, WEIGHTS)
     for interpretation in INTERPRETATIONS:
-        excess = primary_excess(
+        found = primary_excess(
             two, signals.score_pairs(two.own, two.weights, interpretation)
         )
-        assert excess[0] == exactly(
+        assert found[0] == exactly(
             within(two.pairs, lambda pair, name=interpretation: pair.score(name))
         )
 
@@ -885,7 +860,7 @@ def test_any_labels(often, random, seed):
 
 def primary_excess(two, values):
     """The package's primary excess of any value of pairs."""
-    return confusion.estimate_excess(two.clusters, two.own, values)
+    return excess.estimate_excess(two.clusters, two.own, values)
 
 
 def package_estimates(two, interpretation):
@@ -899,7 +874,7 @@ def package_estimates(two, interpretation):
     )
     found = {
         **confusion.estimate_rates(two.system),
-        **confusion.estimate_scores(two.system, interpretation),
+        **excess.estimate_scores(two.system, interpretation),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": primary_excess(two, own),
@@ -965,7 +940,7 @@ def interval(two, name, draws):
     none does, exact on clusters.
     """
     draws = [draw for draw in draws if not math.isnan(draw)]
-    kind = {"cr60", "cr75", "share_theta", "flip_rate"} & {name}
+    kind = {"cr60", "cr75", "flip_rate"} & {name}
     if kind and set(draws) in ({0.0}, {1.0}):
         n = len(
             {

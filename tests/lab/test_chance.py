@@ -9,7 +9,7 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_lab.analysis import chance
+from paraguard_lab.analysis import chance, excess
 from paraguard_lab.report import findings
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import System
@@ -97,7 +97,7 @@ def test_where_the_contrast_is_one_and_the_same_the_regression_is_the_primary_ex
         frame[name] = rng.random(len(frame))
     score = signals.score_pairs(frame)
     frame["cluster_id"] = corpus["cluster_id"][a].to_numpy()
-    expected = confusion.cluster_excess(frame, score).mean()
+    expected = excess.cluster_excess(frame, score).mean()
     clusters = ClusterBootstrap(corpus["cluster_id"])
     found = chance.excess_at_equal_contrast(clusters, frame, score, np.ones(len(frame)))
     assert (
@@ -117,7 +117,7 @@ def test_what_the_contrast_explains_is_gone():
     contrast = rng.random(600) + (frame["centre_label"] == "reject")
     score = 0.5 * (1 - np.exp(-contrast)) + 0.01 * rng.normal(size=600)
     clusters = ClusterBootstrap(frame["cluster_id"])
-    raw = confusion.estimate_excess(clusters, frame, score)
+    raw = excess.estimate_excess(clusters, frame, score)
     left = chance.excess_at_equal_contrast(clusters, frame, score, contrast)
     assert raw[1] > 0.05 and left[1] < 0 < left[2]
 
@@ -125,7 +125,7 @@ def test_what_the_contrast_explains_is_gone():
 def test_no_mixed_cluster_is_undefined():
     frame = pairs(("a", "reject", 0.5, 0.3), ("b", "accept", 0.5, 0.3))
     clusters = ClusterBootstrap(["a", "b"])
-    assert np.isnan(confusion.estimate_excess(clusters, frame, frame["score"])[0])
+    assert np.isnan(excess.estimate_excess(clusters, frame, frame["score"])[0])
     assert np.isnan(
         chance.excess_at_equal_contrast(clusters, frame, frame["score"], np.ones(2))[0]
     )

@@ -11,7 +11,7 @@ import pytest
 import worlds
 from worlds import world
 
-from paraguard_lab.analysis import sensitivity, tokens
+from paraguard_lab.analysis import excess, sensitivity, tokens
 from paraguard_lab.analysis.weight_search import (
     SEARCH_FOLDS,
     pair_separation,
@@ -85,7 +85,7 @@ def test_only_what_moves_the_excess_has_one(laid_out):
     system, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
     found = sensitivity.vary_settings(clusters, {"t": frame})
-    expected = confusion.estimate_scores(scored(system))
+    expected = excess.estimate_scores(scored(system))
     assert found["weights"]["0.4/0.1/0.5"]["t"]["excess"] == pytest.approx(
         expected["excess"], abs=1e-12
     )
@@ -97,7 +97,8 @@ def test_only_what_moves_the_excess_has_one(laid_out):
 
 def test_theta_gives_what_the_theta_columns_give(laid_out):
     system, frame, clusters = laid_out
-    expected = confusion.estimate_scores(scored(system, theta=0.3))["ci_theta"]
+    close = scored(system, theta=0.3).rejections.dropna(subset="ci_theta")
+    expected = clusters.mean(close["cluster_id"], close["ci_theta"])
     used = sensitivity.mark_used_pairs(frame, theta=0.3)
     ci = sensitivity.ci_of_rejections(
         frame, signals.score_pairs(frame).to_numpy(), used

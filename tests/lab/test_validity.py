@@ -15,7 +15,7 @@ from paraguard_lab.analysis import near_identical, predictions, validity
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement, latent
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import Scoring
@@ -328,7 +328,7 @@ def test_a_cluster_at_the_median_is_of_the_lower_half():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
-def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
+def test_the_latent_correlation_by_moments_is_that_of_the_simulation(rate):
     rng, correlation = np.random.default_rng(7), 0.6
     spread = np.sqrt(correlation / (1 - correlation))
     chance = stats.norm.cdf(
@@ -341,10 +341,6 @@ def test_the_latent_correlation_by_moments_is_that_by_likelihood(rate):
     )
     found = validity.latent_correlation_by_moments(share, dr)
     assert found == pytest.approx(correlation, abs=0.02)
-    assert found == pytest.approx(
-        latent.latent_correlation(disagreement.cluster_profiles(decided))[0],
-        abs=0.02,
-    )
 
 
 def test_latent_correlation_without_a_ratio():

@@ -1,4 +1,4 @@
-"""CI, CR, CD, flips and excess: by hand, and of any labels."""
+"""CI, CR, CD and flips: by hand, and of any labels."""
 
 import math
 from dataclasses import replace
@@ -31,13 +31,6 @@ def summary(corpus, vectors, traces, labels, tokens, interpretation="relative", 
     system = replace(system, scores=confusion.score_prompts(system))
     row = confusion.system_row(system, interpretation)
     return system, system.pairs, system.scores, row
-
-
-def excess_in_drift(corpus, frame):
-    labels = pd.DataFrame({"label": ["unparsed"] * len(corpus)})
-    system = replace(System.of("t", corpus, labels), pairs=frame)
-    own = confusion.select_own_pairs(system)
-    return confusion.cluster_excess(own, own["drift"]).tolist()
 
 
 def hand_pairs():
@@ -97,12 +90,10 @@ def test_ci_by_hand():
     assert row["ci"] == pytest.approx(0.7)
     assert row["cr60"] == row["cr75"] == pytest.approx(0.5)
     assert row["cd"] == pytest.approx(0.2 * math.sqrt(2))
-    # 2 rejected of 4 scored; both clusters are mixed, 1 bit each; no cluster has two
-    # acceptances
+    # 2 rejected of 4 scored; both clusters are mixed, 1 bit each
     assert row["frr"] == pytest.approx(0.5)
     assert row["flip_rate"] == 1.0
     assert row["flip_entropy"] == pytest.approx(1.0)
-    assert math.isnan(row["excess"]) and "excess is undefined" in row["note"]
 
 
 def test_what_lies_on_a_threshold_has_reached_it():
@@ -127,22 +118,6 @@ def test_what_lies_on_a_threshold_has_reached_it():
         np.array([0.60, 0.75, 0.74]),
     )
     assert found["cr60"][0] == 1.0 and found["cr75"][0] == pytest.approx(1 / 3)
-
-
-def test_excess_by_hand():
-    corpus = pd.DataFrame({"prompt_id": ["r", "a", "b"], "cluster_id": ["x"] * 3})
-    frame = pd.DataFrame(
-        {
-            "centre_id": ["r", "r", "a", "b"],
-            "centre_label": ["reject", "reject", "accept", "accept"],
-            "same_cluster": True,
-            "drift": [0.6, 0.8, 0.3, 0.3],
-            "prob_shift": 0.0,
-            "ppl_relative": 0.0,
-        }
-    )
-    # (0.6 + 0.8) / 2 - 0.3 = 0.4
-    assert excess_in_drift(corpus, frame) == pytest.approx([0.4])
 
 
 def test_flip_entropy_by_hand():
@@ -187,7 +162,6 @@ def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(
     # once and blocked once
     assert (row["n_scored"], row["n_blocked"], row["n_prompts"]) == (n_scored, 1, 4)
     assert row["frr"] == pytest.approx(frr)
-    assert row["frr_aside"] == pytest.approx(1 / 2)
     assert row["flip_rate"] == pytest.approx(flips, nan_ok=True)
 
 
@@ -203,7 +177,7 @@ def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(
 def test_undefined_is_nan_with_a_reason(labels, reason):
     *_, row = summary(*world(labels, list("aabbcc")))
     assert reason in row["note"]
-    for name in ("ci", "cr60", "cr75", "cd", "excess", "ci_theta"):
+    for name in ("ci", "cr60", "cr75", "cd"):
         assert (
             math.isnan(row[name])
             and math.isnan(row[f"{name}_low"])
@@ -374,10 +348,6 @@ def test_pairs_by_hand():
     assert found.loc["r", "prob_shift"].to_dict() == pytest.approx(
         {"c": 0, "a": 0.1, "b": 0.6}
     )
-    # excess, Drift only: (r-a 0.25 + r-b 1) / 2 - (a-b, b-a: 1 - ((0 + 1) / 2 + 1) / 2
-    # = 0.25) = 0.375; r-c is outside
-    frame = found.reset_index()
-    assert excess_in_drift(corpus, frame) == pytest.approx([0.375])
 
 
 def test_identical_prompts_score_zero():
@@ -417,7 +387,7 @@ def test_everything_lies_in_its_range_and_fits_its_schema(groups, seed):
     check_schema(scores, "scores", "scores")
     assert (pairs["neighbour_label"] == "accept").all()
     assert (pairs["centre_id"] != pairs["neighbour_id"]).all()
-    for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy", "ci_theta"):
+    for name in ("frr", "ci", "cr60", "cr75", "flip_rate", "flip_entropy"):
         assert math.isnan(row[name]) or 0 <= row[name] <= 1
         assert (
             math.isnan(row[f"{name}_low"])

@@ -14,7 +14,7 @@ from statsmodels.stats import inter_rater
 
 from paraguard_utils import stores
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement, latent
+from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 
@@ -257,67 +257,12 @@ def test_without_spread_there_is_no_interval():
     assert never[0] == 0 and np.isnan(never[1:]).all()
     alike = System.of("t", *frames("aa", "aa")).dr()
     assert np.isnan(alike).all() and np.isnan(alike.draws).all()
-    assert np.isnan(latent.latent_correlation(counted("aa", "aa"))).all()
-    assert np.isnan(disagreement.permutation_test(counted("aa", "aa"))).all()
 
 
-def test_latent_correlation_is_found_whatever_the_rate():
-    rng = np.random.default_rng(11)
-    found = {
-        rate: latent.latent_correlation(
-            disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5))
-        )
-        for rate in (0.1, 0.5)
-    }
-    for value, low, high in found.values():
-        assert (
-            low < value < high
-            and value == pytest.approx(0.5, abs=0.06)
-            and low < 0.5 < high
-        )
-    # DR is not the same at both rates
-    drs = [
-        disagreement.disagreement_parts(
-            *disagreement.cluster_profiles(drawn(rng, 3000, rate, 0.5)).to_numpy().T
-        )[2]
-        for rate in (0.1, 0.5)
-    ]
-    assert drs[0] > drs[1] + 0.05
-    assert latent.latent_correlation(counted(*["ra"] * 50))[0] == 0, (
-        "less alike than by chance"
-    )
-
-
-def test_permuted_labels_show_no_meaning():
-    rng = np.random.default_rng(2)
-    mean, p = disagreement.permutation_test(
-        disagreement.cluster_profiles(drawn(rng, 150, 0.3, 0.5))
-    )
-    assert mean == pytest.approx(1, abs=0.01) and p == 1 / 1000
-    p_values = [
-        disagreement.permutation_test(
-            disagreement.cluster_profiles(drawn(rng, 60, 0.3, 0.0)), 99
-        )[1]
-        for _ in range(40)
-    ]
-    assert (
-        min(p_values) < 0.35
-        and max(p_values) > 0.65
-        and np.mean(np.array(p_values) <= 0.1) < 0.3
-    )
-
-
-def test_flags_and_what_stands_beside():
+def test_few_decisions_are_flagged():
     decided = drawn(np.random.default_rng(1), 60, 0.5, 0.3)
-    row = disagreement.disagreement_columns(decided)
-    assert (
-        row["too_few_for_dr"] is False
-        and disagreement.disagreement_columns(decided.head(20))["too_few_for_dr"]
-        is True
-    )
-    assert row["d_within"] / row["d_between"] == pytest.approx(
-        disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
-    )
+    assert disagreement.too_few_for_disagreement(decided) is False
+    assert disagreement.too_few_for_disagreement(decided.head(20)) is True
 
 
 def test_few_mixed_clusters_are_flagged_and_bound_nothing():
@@ -329,9 +274,3 @@ def test_few_mixed_clusters_are_flagged_and_bound_nothing():
         and found[1] < found[0]
         and disagreement.too_few_for_disagreement(decided)
     )
-
-
-def test_large_clusters_have_no_latent_correlation():
-    assert np.isnan(
-        latent.latent_correlation(counted("r" * 60 + "a" * 60, "ra", "aa"))
-    ).all()

@@ -1,0 +1,69 @@
+"""How much further rejections lie from accepted paraphrases than these from each other.
+
+The excess is ours (`docs/method.md`, Chance).
+"""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from paraguard_utils.analysis import confusion
+from paraguard_utils.analysis.signals import score_pairs
+from paraguard_utils.analysis.system import System
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.signals import ScoreWeights
+
+HEADLINE_MEASURES = (*confusion.HEADLINE_MEASURES, "excess")
+"""The measures by which every two systems are compared."""
+
+
+def without_prob_shift(weights: ScoreWeights) -> ScoreWeights | None:
+    """Return the weights without ProbShift, which leaks the decision.
+
+    None if nothing else has weight.
+    """
+    rest = weights.drift + weights.ppl
+    return ScoreWeights(weights.drift / rest, 0.0, weights.ppl / rest) if rest else None
+
+
+def select_own_pairs(system: System) -> pd.DataFrame:
+    """Select the pairs of one cluster, and add their cluster_id."""
+    pairs = system.pairs[system.pairs["same_cluster"]]
+    cluster_of = system.prompts.set_index("prompt_id")["cluster_id"]
+    return pairs.assign(cluster_id=pairs["centre_id"].map(cluster_of))
+
+
+def cluster_excess(own_pairs: pd.DataFrame, values: ArrayLike) -> pd.Series:
+    """Compute the within-cluster excess of any value of pairs, by cluster_id.
+
+    It is the mean value of the pairs of a cluster that begin at a rejection, minus that
+    of those that begin at an accepted prompt. Clusters without both are left out: they
+    need at least one rejected and two accepted prompts. `own_pairs` is from
+    `select_own_pairs`.
+    """
+    table = own_pairs[["cluster_id", "centre_label"]].assign(
+        value=np.asarray(values, float)
+    )
+    means = table.pivot_table("value", "cluster_id", "centre_label")
+    means = means.reindex(columns=["reject", "accept"])
+    return (means["reject"] - means["accept"]).dropna()
+
+
+def estimate_excess(
+    clusters: ClusterBootstrap, own_pairs: pd.DataFrame, values: ArrayLike
+) -> Estimate:
+    """Estimate the mean of `cluster_excess`; NaN if no cluster has one."""
+    excess = cluster_excess(own_pairs, values)
+    return clusters.mean(excess.index, excess)
+
+
+def estimate_scores(
+    system: System, interpretation: str = "relative"
+) -> dict[str, Estimate]:
+    """Estimate `confusion.estimate_scores` and the excess of a system's score."""
+    own_pairs = select_own_pairs(system)
+    values = score_pairs(own_pairs, system.scoring.weights, interpretation)
+    return {
+        **confusion.estimate_scores(system, interpretation),
+        "excess": estimate_excess(system.clusters, own_pairs, values),
+    }
