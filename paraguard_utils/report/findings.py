@@ -3,7 +3,8 @@
 Nothing is estimated here (`docs/method.md`, Cohorts and regression).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from paraguard_utils.analysis.cohorts import BINNINGS, to_percent
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
+from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.report import paper, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store
@@ -34,54 +36,31 @@ class CohortClaim(NamedTuple):
 
 COHORT_CLAIMS = {
     "safe paraphrases are mostly confused": CohortClaim(
-        "safe",
-        "low",
-        "high",
-        "cr",
-        0.5,
-        "above",
+        "safe", "low", "high", "cr", 0.5, "above"
     ),
     "safe paraphrases are the more confused": CohortClaim(
-        "safe_more",
-        "low",
-        "high",
-        "gap",
-        0.0,
-        "above",
+        "safe_more", "low", "high", "gap", 0.0, "above"
     ),
     "high-risk rejections are the less confused": CohortClaim(
-        "risky",
-        "high",
-        "all",
-        "gap",
-        0.0,
-        "below",
+        "risky", "high", "all", "gap", 0.0, "below"
     ),
 }
-
-
-class PaperClaim(NamedTuple):
-    """A claim of the paper that gets a verdict.
-
-    `title` is for readers, `item` that of `data/paper_values.csv`, and `notebook` the
-    number of the notebook that counts the comparisons.
-    """
-
-    title: str
-    item: str
-    notebook: str
-
 
 PAPER_CLAIMS = {
-    "safe": PaperClaim("Safe paraphrases are mostly confused", "cohort.safe", "04"),
-    "risky": PaperClaim(
-        "High-risk refusals are the least confused", "cohort.risky", "04"
-    ),
-    "similarity": PaperClaim("CI does not follow similarity (r)", "r.similarity", "03"),
-    "guards": PaperClaim(
-        "Guards' refusals are all confused (CR@0.60)", "guard.safeunlearn.cr60", "05"
+    "safe": ("Safe paraphrases are mostly confused", "cohort.safe", "04"),
+    "risky": ("High-risk refusals are the least confused", "cohort.risky", "04"),
+    "similarity": ("CI does not follow similarity (r)", "r.similarity", "03"),
+    "guards": (
+        "Guards' refusals are all confused (CR@0.60)",
+        "guard.safeunlearn.cr60",
+        "05",
     ),
 }
+"""The paper's claims that get a verdict, by their key in `count_claims`.
+
+Each has a title for readers, its item in `data/paper_values.csv`, and the number of the
+notebook that counts the comparisons.
+"""
 
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
@@ -96,8 +75,6 @@ MAX_R_DISTANCE = 0.1
 
 CLAIM_OUTCOMES = ["confirm", "contradict", "undecided"]
 """What a testable comparison may say of a claim; columns of counts."""
-
-ALL_CORPORA = "all corpora"
 
 
 def locate_intervals(table: pd.DataFrame, name: str, value: float = 0) -> np.ndarray:
@@ -129,13 +106,13 @@ def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
             cells = part[is_cohort]
             measure = f"{claim.measure}{to_percent(tau)}"
             sides = locate_intervals(cells, measure, claim.limit)
-            sides = np.where(_is_small(cells, claim), "undefined", sides)
             row = {
                 "claim": text,
                 "cohorts": BINNINGS[bins],
                 "interpretation": interpretation,
             }
-            rows.append(row | _count_outcomes(sides, claim.confirms))
+            is_small = _is_small(cells, claim)
+            rows.append(row | _count_outcomes(sides, is_small, claim.confirms))
     return pd.DataFrame(rows)
 
 
@@ -150,21 +127,21 @@ def _is_small(cells: Table, claim: CohortClaim) -> pd.Series:
     return (n_clusters < MIN_MIXED) | (cells["n"] < MIN_REFUSALS)
 
 
-def _count_outcomes(sides: np.ndarray, confirms: str) -> dict[str, int]:
+def _count_outcomes(
+    sides: np.ndarray, too_few: pd.Series, confirms: str
+) -> dict[str, int]:
     """Count what the sides of intervals say of a claim.
 
     The side `confirms` confirms the claim, and any other side contradicts it.
     """
-    is_confirmed = sides == confirms
-    is_undecided = sides == "about"
-    is_untestable = sides == "undefined"
-    is_contradicted = ~(is_confirmed | is_undecided | is_untestable)
-    return {
-        "confirm": int(is_confirmed.sum()),
-        "contradict": int(is_contradicted.sum()),
-        "undecided": int(is_undecided.sum()),
-        "untestable": int(is_untestable.sum()),
-    }
+    is_untestable = too_few | (sides == "undefined")
+    outcomes = np.select(
+        [is_untestable, sides == confirms, sides == "about"],
+        ["untestable", "confirm", "undecided"],
+        "contradict",
+    )
+    counts = pd.Series(outcomes).value_counts()
+    return counts.reindex([*CLAIM_OUTCOMES, "untestable"], fill_value=0).to_dict()
 
 
 def count_similarity_claim(table: Table) -> Table:
@@ -180,13 +157,9 @@ def count_similarity_claim(table: Table) -> Table:
         is_close = part["r_low"] >= known - MAX_R_DISTANCE
         is_close &= part["r_high"] <= known + MAX_R_DISTANCE
         sides = locate_intervals(part, "r", known)
-        sides = np.where(part["too_few"], "undefined", sides)
         sides = np.where(is_close & (sides == "about"), "close", sides)
-        row = {
-            "claim": "CI does not follow similarity",
-            "interpretation": interpretation,
-        }
-        rows.append(row | _count_outcomes(sides, "close"))
+        row = {"claim": "similarity", "interpretation": interpretation}
+        rows.append(row | _count_outcomes(sides, part["too_few"], "close"))
     return pd.DataFrame(rows)
 
 
@@ -196,21 +169,14 @@ def count_guard_claim(table: Table) -> Table:
     The paper finds all of them confused, but no sample can show a share of exactly 1.
     So a guard confirms the claim if the interval of CR@0.60 is above one half, and
     contradicts it if the interval is below. Returns claim, interpretation, and the
-    counts of `count_cohort_claims`; the clipped interpretation only if the table has
-    columns `cr60_clipped`.
+    counts of `count_cohort_claims`.
     """
     guards = table[table["axis"] != "model"]
     rows = []
     for interpretation, name in (("relative", "cr60"), ("clipped", "cr60_clipped")):
-        if f"{name}_low" not in guards:
-            continue
         sides = locate_intervals(guards, name, 0.5)
-        sides = np.where(guards["too_few"], "undefined", sides)
-        row = {
-            "claim": "guards' rejections are mostly confused",
-            "interpretation": interpretation,
-        }
-        rows.append(row | _count_outcomes(sides, "above"))
+        row = {"claim": "guards", "interpretation": interpretation}
+        rows.append(row | _count_outcomes(sides, guards["too_few"], "above"))
     return pd.DataFrame(rows)
 
 
@@ -247,12 +213,7 @@ def decide_claims(claims: Table) -> Table:
     """
     groups = claims.groupby(["claim", "interpretation"], sort=False)
     counts = groups[CLAIM_OUTCOMES].sum().reset_index()
-    words = []
-    for row in counts.to_dict("records"):
-        words.append(
-            choose_verdict(row["confirm"], row["contradict"], row["undecided"])
-        )
-    counts["word"] = words
+    counts["word"] = list(starmap(choose_verdict, counts[CLAIM_OUTCOMES].to_numpy()))
     by_claim = counts.groupby("claim")["word"]
     return counts.assign(verdict=by_claim.transform(combine_verdicts))
 
@@ -271,45 +232,26 @@ def count_claims(store: Store) -> Table:
     cohorts = cohorts.assign(claim=cohorts["claim"].map(keys))
     similarity = count_similarity_claim(store.read("tables", "ci_correlations"))
     guards = count_guard_claim(store.read("tables", "table3_guards"))
-    claims = [
-        cohorts,
-        similarity.assign(claim="similarity"),
-        guards.assign(claim="guards"),
-    ]
-    decided = decide_claims(pd.concat(claims))
+    decided = decide_claims(pd.concat([cohorts, similarity, guards]))
     return decided.assign(testable=decided[CLAIM_OUTCOMES].sum(axis="columns"))
 
 
-def tabulate_claims(claims: Mapping[str, Table]) -> Table:
-    """Put what each corpus says of a claim into one table.
+def tabulate_claims(claims: Table) -> Table:
+    """Put what comparisons of all corpora say of the cohorts into one table.
 
-    `claims` has `count_cohort_claims` by corpus, all at one tau. Interpretations are
-    side by side; a claim's last row adds up all corpora. Returns claim, corpus, by
+    `claims` is from `count_cohort_claims`, all at one tau. Returns claim, by
     interpretation "2 yes, 0 no, 1 unclear", verdict.
     """
-    corpora = {**claims, ALL_CORPORA: pd.concat(claims.values())}
-    parts = []
-    for name, counts in corpora.items():
-        parts.append(decide_claims(counts).assign(corpus=name))
-    decided = pd.concat(parts)
+    decided = decide_claims(claims)
     summaries = []
     for row in decided.to_dict("records"):
         summaries.append(
             f"{row['confirm']} yes, {row['contradict']} no, {row['undecided']} unclear"
         )
-    keys = ["claim", "corpus", "verdict", "interpretation"]
+    keys = ["claim", "verdict", "interpretation"]
     by_interpretation = decided.assign(summary=summaries).set_index(keys)["summary"]
     wide = by_interpretation.unstack(sort=False).rename_axis(columns=None)
-    interpretations = list(wide.columns)
-    wide = wide.reset_index()[["claim", "corpus", *interpretations, "verdict"]]
-    order = list(COHORT_CLAIMS)
-    wide = wide.sort_values(
-        "claim",
-        key=lambda texts: texts.map(order.index),
-        kind="stable",
-        ignore_index=True,
-    )
-    return wide.astype(str)
+    return wide.reset_index()[["claim", *PPL_INTERPRETATIONS, "verdict"]]
 
 
 def tabulate_results(claims: Table) -> Table:
@@ -321,14 +263,12 @@ def tabulate_results(claims: Table) -> Table:
     """
     written = paper.read_paper_values()["written"]
     rows = []
-    for key, claim in PAPER_CLAIMS.items():
-        row = {"claim": claim.title, "paper": written[claim.item]}
+    for key, (title, item, notebook) in PAPER_CLAIMS.items():
+        row = {"claim": title, "paper": written[item]}
         counts = claims[claims["claim"] == key]
         for count in counts.to_dict("records"):
-            confirmed = f"{count['confirm']} of {count['testable']}"
-            row[count["interpretation"]] = confirmed
-        row["verdict"] = counts["verdict"].iloc[0]
-        row["in"] = claim.notebook
+            row[count["interpretation"]] = f"{count['confirm']} of {count['testable']}"
+        row |= {"verdict": counts["verdict"].iloc[0], "in": notebook}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -341,10 +281,9 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
     """
     written = paper.read_paper_values()["written"]
     similar = correlations[correlations["covariate"] == "similarity"]
-    low = written["cd.mistral-7b.low"]
-    high = written["cd.mistral-7b.high"]
     r = {"measure": "r of CI with similarity", "paper": written["r.similarity"]}
-    cd = {"measure": "CD", "paper": f"{low} to {high} (Mistral 7B)"}
+    ends = written[["cd.mistral-7b.low", "cd.mistral-7b.high"]]
+    cd = {"measure": "CD", "paper": f"{' to '.join(ends)} (Mistral 7B)"}
     return pd.DataFrame([r | _ranges(similar, "r", 2), cd | _ranges(table, "cd", 3)])
 
 

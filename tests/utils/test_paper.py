@@ -113,21 +113,17 @@ def claims(**interpretations):
     return pd.DataFrame(rows)
 
 
-def test_corpora_stand_beside_their_sum():
-    given = {
-        "mini": claims(relative=(2, 0, 0), clipped=(0, 2, 1)),
-        "public": claims(relative=(1, 0, 1), clipped=(3, 0, 0)),
-    }
-    shown = findings.tabulate_claims(given)
-    assert shown["corpus"].tolist() == ["mini", "public", findings.ALL_CORPORA]
-    assert shown["relative"].tolist() == [
-        "2 yes, 0 no, 0 unclear",
-        "1 yes, 0 no, 1 unclear",
-        "3 yes, 0 no, 1 unclear",
-    ]
+def test_comparisons_of_all_corpora_are_added_up():
+    mini = claims(relative=(2, 0, 0), clipped=(0, 2, 1))
+    public = claims(relative=(1, 0, 1), clipped=(3, 0, 0))
+    verdicts = []
+    for given in (mini, public, pd.concat([mini, public])):
+        (row,) = findings.tabulate_claims(given).to_dict("records")
+        verdicts.append(row["verdict"])
+    assert row["relative"] == "3 yes, 0 no, 1 unclear"
     # clipped: 2 of 3 contradict; 3 of 3 confirm; together 3 confirm and 2 contradict,
     # which is mixed
-    assert shown["verdict"].tolist() == [
+    assert verdicts == [
         findings.DEPENDS_ON_INTERPRETATION,
         findings.REPRODUCED,
         findings.CANNOT_TELL,
@@ -155,7 +151,7 @@ def test_r_is_compared_with_the_papers():
     ]
 
 
-def test_guards_have_a_second_interpretation_only_where_the_table_has_it():
+def test_guards_are_judged_in_both_interpretations():
     table = pd.DataFrame(
         {
             "axis": ["harm", "harm", "harm", "model"],
@@ -165,19 +161,11 @@ def test_guards_have_a_second_interpretation_only_where_the_table_has_it():
     table = table.assign(
         cr60=0.1, cr60_low=[0.0, 0.4, 0.0, 0.9], cr60_high=[0.2, 0.6, 0.2, 1.0]
     )
-    (row,) = findings.count_guard_claim(table).to_dict("records")
-    assert [
-        row[name] for name in ("confirm", "contradict", "undecided", "untestable")
-    ] == [
-        0,
-        1,
-        1,
-        1,
-    ]
     table = table.assign(cr60_clipped=0.95, cr60_clipped_low=0.9, cr60_clipped_high=1.0)
-    decided = findings.decide_claims(findings.count_guard_claim(table)).set_index(
-        "interpretation"
-    )
+    counted = findings.count_guard_claim(table)
+    outcomes = ["confirm", "contradict", "undecided", "untestable"]
+    assert counted[outcomes].values.tolist() == [[0, 1, 1, 1], [2, 0, 0, 1]]
+    decided = findings.decide_claims(counted).set_index("interpretation")
     # relative: one contradicts, one is unclear, so half contradict; clipped: both
     # confirm
     assert decided["word"].to_dict() == {
