@@ -8,6 +8,7 @@ made.
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -16,10 +17,8 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import predictions, sensitivity, veto
-from paraguard_lab.corpus import fidelity
 from paraguard_lab.corpus.twins import measure_twin_auc
 from paraguard_lab.report.costs import query_cost
-from paraguard_lab.report.tables import too_few_for_excess
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.wording import LOW_OVERLAP
@@ -95,17 +94,6 @@ def show_numbers(store: Store, text: str, **frames: Table) -> None:
     sentences.show_filled(store, text, partial(read_named_table, store), frames)
 
 
-def _judged(store: Store) -> pd.DataFrame:
-    """Return the rows of Table 1, with floors, that rest on enough decisions.
-
-    They have enough rejections and mixed clusters.
-    """
-    floors = store.read("tables", "table1_floors")
-    table = store.read("tables", "table1_systems")
-    table = table.merge(floors, on=["system", "interpretation"])
-    return table[~too_few_for_excess(table)]
-
-
 def _twins(store: Store, name: str) -> pd.DataFrame:
     """Count unsafe twins, and measure how well form alone distinguishes them.
 
@@ -124,13 +112,11 @@ def _example(store: Store) -> pd.DataFrame:
     It shares few words with its accepted paraphrase.
     """
     sheet = store.read("tables", f"confused_refusals_{_EXAMPLE_SYSTEM}")
-    overlaps = []
-    for row in sheet.to_dict("records"):
-        answered = split_words(row["paraphrase"])
-        refused = split_words(row["rejected_prompt"])
-        overlaps.append(jaccard(answered, refused))
+    answered = sheet["paraphrase"].map(split_words)
+    refused = sheet["rejected_prompt"].map(split_words)
+    overlaps = np.array(list(map(jaccard, answered, refused)))
     is_plain = sheet["rejected_answer"].str.len() <= _MAX_REFUSAL
-    plain = sheet[is_plain & (np.array(overlaps) < LOW_OVERLAP)]
+    plain = sheet[is_plain & (overlaps < LOW_OVERLAP)]
     row = plain.loc[plain["rejected_prompt"].str.len().idxmin()]
     names = {
         "paraphrase": "answered",
@@ -138,19 +124,15 @@ def _example(store: Store) -> pd.DataFrame:
         "rejected_prompt": "refused",
         "rejected_answer": "refusal",
     }
-    quoted = {}
-    for column, name in names.items():
-        quoted[name] = _quote(str(row[column]))
-    return pd.DataFrame([quoted])
+    quoted = row[list(names)].map(_quote).rename(names)
+    return quoted.to_frame().T
 
 
 def _quote(text: str) -> str:
     """Return the beginning of a text, as one line of Markdown."""
-    line = replace_control(" ".join(text.split()))
-    most = 2 * _MAX_REFUSAL
-    if len(line) > most:
-        whole_words = line[:most].rsplit(" ", 1)[0]
-        line = f"{whole_words} ..."
+    line = replace_control(
+        textwrap.shorten(text, 2 * _MAX_REFUSAL + 4, placeholder=" ...")
+    )
     return tables.escape_markdown(line)
 
 
@@ -161,11 +143,10 @@ def _costs(store: Store) -> pd.DataFrame:
     """
     files = stores.CorpusFiles(store, CORPUS)
     n_prompts = len(files.read("corpus"))
-    rows = []
+    costs = {}
     for name in registry.published_systems("chat").index:
-        cost = query_cost(files, name, n_prompts)
-        rows.append({"system": name} | cost)
-    return pd.DataFrame(rows)
+        costs[name] = query_cost(files, name, n_prompts)
+    return pd.DataFrame(costs).T.rename_axis("system").reset_index()
 
 
 def _weights(store: Store) -> pd.DataFrame:
@@ -184,14 +165,9 @@ def _simulations(store: Store) -> pd.DataFrame:
     """
     table = read_named_table(store, "known_truth")
     rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
-    by_rate = rows.pivot(
-        index="correlation",
-        columns="frr",
-        values="mean",
-    )
-    rarest = by_rate.iloc[:, 0]
-    most_frequent = by_rate.iloc[:, -1]
-    return (rarest - most_frequent).rename("dr_falls").reset_index()
+    by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
+    falls = by_rate.iloc[:, 0] - by_rate.iloc[:, -1]
+    return falls.rename("dr_falls").reset_index()
 
 
 def _vetoes(store: Store) -> pd.DataFrame:
@@ -234,30 +210,22 @@ def _orders(store: Store) -> pd.DataFrame:
     return sensitivity.count_sure_orders(orders, store.read("tables", "sensitivity"))
 
 
-def _predictions(store: Store, table: str) -> pd.DataFrame:
-    """Return the judged predictions about one table."""
-    return predictions.judge_predictions({table: store.read("tables", table)})
-
-
-def _intents(store: Store) -> pd.DataFrame:
-    """Count the paraphrases that kept their seed's intent."""
-    return fidelity.count_kept_intents(store.read("corpus", CORPUS))
+def _proxy_predictions(store: Store) -> pd.DataFrame:
+    """Return the judged predictions about proxies."""
+    return predictions.judge_predictions({"proxies": store.read("tables", "proxies")})
 
 
 DERIVED_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
     **sentences.PAPER_TABLES,
     "costs": _costs,
     "example": _example,
-    "intent": _intents,
-    "judged": _judged,
     "judged_vetoes": _vetoes,
     "judged_weights": _weights,
     "known_worlds": _simulations,
     "minutes": _minutes,
     "orders": _orders,
-    "proxy_predictions": partial(_predictions, table="proxies"),
+    "proxy_predictions": _proxy_predictions,
     "read_clusters": _annotations,
-    "twin_predictions": partial(_predictions, table="twins_compared"),
     "twins": partial(_twins, name=TWINS),
     "old_twins": partial(_twins, name=OLD_TWINS),
     "writer_fates": _writer,
