@@ -69,18 +69,18 @@ def plot_strategy_flips(table: Table) -> Figure:
 
     A panel per system, a page wide. `table` is from `cohorts.group_table`.
     """
-    table = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
-    strategies = list(dict.fromkeys(table["group"]))
+    is_shown = (table["kind"] == "strategy") & (table["n_flip"] > 0)
+    strategies = list(table.loc[is_shown, "group"].unique()) or ["no variant"]
     figure, panels = style.make_listed_panels(table, strategies, across=3)
     y = np.arange(len(strategies))
     for axis, _, rows in panels:
-        shown = rows.set_index("group").reindex(strategies)
+        shown = rows[rows["kind"] == "strategy"].set_index("group").reindex(strategies)
         colours = style.DECISION_COLOURS
         look: style.Look = {"ms": 3, "label": "to refusal", "color": colours["reject"]}
         style.draw_interval_bars(axis, shown, "to_reject", y - _SHIFT, **look)
         look = {"ms": 3, "label": "to acceptance", "color": colours["accept"]}
         style.draw_interval_bars(axis, shown, "to_accept", y + _SHIFT, **look)
-        n_variants = rows["n_flip"]
+        n_variants = shown["n_flip"].fillna(0).astype(int)
         counted = f"n = {n_variants.min()} to {n_variants.max()}"
         axis.set_title(f"{axis.get_title('left')}, {counted}")
     axis.set_xlim(left=0)  # as every panel's
