@@ -22,7 +22,7 @@ from paraguard_lab.report import compare
 from paraguard_lab.settings import NOTEBOOK_SETTINGS, RunSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
-from paraguard_utils.labels.preflight import print_preflight
+from paraguard_utils.labels.systems import print_preflight
 from paraguard_utils.models import loading
 from paraguard_utils.report import links, tables
 from paraguard_utils.settings import (

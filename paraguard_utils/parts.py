@@ -100,22 +100,25 @@ class Parts:
         return files
 
     def read(self, *before: Path) -> list[pd.DataFrame]:
-        """Read files that may be there, then the parts.
-
-        What cannot be read is set aside as `*.corrupt`.
-        """
-        present = [file for file in before if file.is_file()]
+        """Read files that may be there, then the parts."""
         frames = []
-        for file in [*present, *self.files()]:
-            try:
-                frames.append(read_file(file, self.kind))
-            except DataError as error:
-                os.replace(file, file.with_name(f"{file.name}.corrupt"))
-                print(
-                    f"{error}; it was set aside, and what it held is made again",
-                    file=sys.stderr,
-                )
+        for file in [*before, *self.files()]:
+            frames += self.read_if_sound(file, self.kind)
         return frames
+
+    def read_if_sound(self, file: Path, kind: str) -> list[pd.DataFrame]:
+        """Read one file, if there; set it aside as `*.corrupt` if it cannot be read."""
+        if not file.is_file():
+            return []
+        try:
+            return [read_file(file, kind)]
+        except DataError as error:
+            os.replace(file, file.with_name(f"{file.name}.corrupt"))
+            print(
+                f"{error}; it was set aside, and what it held is made again",
+                file=sys.stderr,
+            )
+            return []
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; a number that was set aside is not given again."""

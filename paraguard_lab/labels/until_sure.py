@@ -10,8 +10,7 @@ from paraguard_lab.core.until_sure import judge_until_sure
 from paraguard_utils.core import decisions
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.labels import labelling
-from paraguard_utils.labels.preflight import print_preflight
-from paraguard_utils.labels.systems import list_systems
+from paraguard_utils.labels.systems import list_systems, print_preflight
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.trace_store import Query

@@ -1,19 +1,18 @@
 """Query the systems, which accept or reject prompts, and label their answers."""
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
 from paraguard_utils import paths, registry, seams, stores, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
-from paraguard_utils.labels.preflight import print_preflight
 from paraguard_utils.models import backends, local, prompting, trace_store
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.trace_store import Query
+from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.settings import (
     FILE_SCHEME,
@@ -74,10 +73,9 @@ def _read_recorded_traces(
     files: CorpusFiles, prompts: Corpus, options: QueryOptions
 ) -> dict[str, Traces]:
     listed = registry.published_systems("chat")
-    wanted = listed[listed["instruction"].isin(options.system_prompts)]
     decoding = prompting.Decoding(options.max_new_tokens)
     traces = {}
-    for system in wanted.index:
+    for system in listed.index[listed["instruction"].isin(options.system_prompts)]:
         traces[system] = trace_store.read_traces(
             files, system, prompts, decoding, options.dtype
         )
@@ -91,6 +89,40 @@ def list_systems(sources: Sequence[BackendSource], options: QueryOptions) -> lis
         for source in sources
         for system_prompt in options.system_prompts
     ]
+
+
+def print_preflight(
+    files: CorpusFiles,
+    size: int,
+    systems: Sequence[str],
+    options: QueryOptions,
+    kind: str = "traces",
+) -> int:
+    """Print on stderr how much there is to query, and return how much is done.
+
+    There are `size` prompts per system. Files of `kind` show what was queried before:
+    traces, or labels if only these are kept.
+    """
+    decoding = asdict(prompting.Decoding(options.max_new_tokens))
+    done = 0
+    for system in systems:
+        file = files.path(kind, system)
+        frames = [*Parts(file, kind).read(), *Parts(file, "", "labelled").read()]
+        meta = stores.read_meta(file)
+        labeller = meta.get("inputs", {}).get("labeller", labelling.LABELLER)
+        is_dtype = meta.get("dtype") in (options.dtype, prompting.SERVED_DTYPE)
+        is_same = is_dtype and meta["decoding"] == decoding
+        if is_same and labeller == labelling.LABELLER:
+            frames += Parts(file, kind).read_if_sound(file, kind)
+        done += sum(len(frame) for frame in frames)
+    total = size * len(systems)
+    print(
+        f"preflight: {total} prompts to ask ({size} x {len(systems)} systems),"
+        f" {min(done, total)} already done",
+        file=sys.stderr,
+        flush=True,
+    )
+    return done
 
 
 def _query_all(
@@ -181,7 +213,13 @@ def label_systems(
     """
     labels = {}
     for system, frame in traces.items():
-        known = _read_known_labels(files, system, frame)
+        known = None
+        if files.has("labels", system):
+            try:
+                known = labelling.read_matching_labels(files, system, frame)
+            except DataError:
+                if files.recorded:
+                    raise
         if known is None:
             made = labelling.label_answers(frame, prompts)
             if not settings.limit:
@@ -191,19 +229,6 @@ def label_systems(
             known = labelling.convert_labels(made, "combined")
         labels[system] = known
     return labels
-
-
-def _read_known_labels(
-    files: CorpusFiles, system: str, traces: Traces
-) -> Labels | None:
-    """Read labels that fit the traces; None if a live store has none."""
-    if not files.has("labels", system):
-        return None
-    if files.recorded:
-        return labelling.read_matching_labels(files, system, traces)
-    with contextlib.suppress(DataError):
-        return labelling.read_matching_labels(files, system, traces)
-    return None
 
 
 def ask_harmful_requests(
@@ -303,14 +328,12 @@ def list_systems_to_score(
         for name in published
         if files.has("traces", name) and files.has("labels", name)
     ]
-    if model:
-        of_model = trace_store.find_systems(files, model)
-        if not of_model:
-            raise Missing(
-                f"the {files.store.name} store has no traces of model {model!r} on"
-                f" {files.name}; run 02_querying with the same parameters first"
-            )
-        own += [name for name in of_model if name not in own]
-    if not own:
-        files.read("traces", published[0])
+    of_model = trace_store.find_systems(files, model) if model else []
+    own += [name for name in of_model if name not in own]
+    if not own or (model and not of_model):
+        raise Missing(
+            f"the {files.store.name} store has no traces of"
+            f" {model or 'published models'} on {files.name}; run 02_querying with the"
+            " same parameters first"
+        )
     return own, [name for name in published if name not in own]

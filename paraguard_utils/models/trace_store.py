@@ -1,10 +1,10 @@
 """Query a model and keep its answers as resumable traces (`docs/method.md`, Asking)."""
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,8 +24,6 @@ from paraguard_utils.parts import WHOLE, Parts, Shard
 from paraguard_utils.schemas import Corpus, Labels, Traces
 from paraguard_utils.stores import CorpusFiles, Store
 from paraguard_utils.text import replace_control
-
-MAX_PARTS = 200  # parts above which we merge them; a server's answers come one by one
 
 IDENTITY_FIELDS = (
     "weights_id",
@@ -108,30 +106,14 @@ class TraceParts(Parts):
         super().__init__(files.output_path("traces", system), "traces", shard=shard)
         self.results = {"traces": self.file}
 
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write one more part; merge the parts if there are more than `MAX_PARTS`."""
-        super().add(rows)
-        small_parts = sorted(self.folder.glob("part-*.parquet"))
-        if len(small_parts) <= MAX_PARTS:
-            return
-        # A prompt may have failed before it was answered: its last row counts. A kill
-        # before the last `unlink` leaves rows twice, of which `done` takes one.
-        merged = pd.concat(self.read(), ignore_index=True)
-        super().add(merged.drop_duplicates("prompt_id", keep="last"))
-        for part in small_parts:
-            part.unlink(missing_ok=True)
-
     def done(self, keys: pd.Series) -> pd.DataFrame:
         """Return the rows already there with a wanted key (`keys`: key by prompt_id).
 
         It has no columns if there are none.
         """
-        frames = self.read(self.file)
-        if not frames:
-            return pd.DataFrame()
-        rows = pd.concat(frames, ignore_index=True)
+        rows = _select_wanted(self.read(self.file), keys)
         # A null response: an error, or withheld while the prompt was declared harmful
-        return _select_wanted(rows[rows["response"].notna()], keys)
+        return rows if rows.empty else rows[rows["response"].notna()]
 
     def prepare(self, rows: Traces) -> pd.DataFrame:
         """Return a batch's traces as they are kept."""
@@ -142,16 +124,12 @@ class TraceParts(Parts):
 
         That is how these rows were queried and who labelled them.
         """
-        if self.files():
-            return False
-        fields = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
-        for file in self.results.values():
-            if not file.is_file():
-                return False
-            known = stores.read_meta(file)
-            if any(known.get(name) != meta[name] for name in fields):
-                return False
-        return True
+        names = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
+        metas = [stores.read_meta(file) for file in self.results.values()]
+        is_same = all(
+            known.get(name) == meta[name] for known in metas for name in names
+        )
+        return is_same and not self.files()
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
         """Write all rows as the final files, then remove the parts."""
@@ -188,71 +166,36 @@ class LabelledParts(TraceParts):
 
         DataError if answers were kept before.
         """
-        frames = [*self._read_compacted(keys), *self.read()]
-        if not frames:
-            return pd.DataFrame()
-        rows = _select_wanted(pd.concat(frames, ignore_index=True), keys)
-        reason = "finish_reason" if "finish_reason" in rows else "rule"
-        rows = rows[rows[reason] != "error"]
+        rows = _select_wanted([*self._read_compacted(keys), *self.read()], keys)
+        if rows.empty:
+            return rows
         is_ours = rows["labeller"] == self.withheld.labeller
-        if not is_ours.all():
-            others = ", ".join(sorted(set(rows.loc[~is_ours, "labeller"])))
-            print(
-                f"{self.file.stem}: {int((~is_ours).sum())} answers were labelled by"
-                f" {others}, not by {self.withheld.labeller}, and not kept: they are"
-                " asked again",
-                file=sys.stderr,
-            )
-        return rows[is_ours]
+        return rows[is_ours & rows["rule"].ne("error")]
 
     def _read_compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
         """Return the rows of the compacted files, or none if they do not fit.
 
         They fit if all can be read and the labels describe what was queried.
         """
-        frames = {}
+        open_parts = Parts(self.file, "traces")
+        if open_parts.files():
+            raise _kept_answers_error(open_parts.folder)
+        frames = []
         for kind, file in self.results.items():
-            if file.is_file():
-                try:
-                    frames[kind] = stores.read_file(file, kind)
-                except DataError as error:
-                    print(f"{error}; what it held is made again", file=sys.stderr)
-        self._refuse_kept_answers(frames)
+            for frame in self.read_if_sound(file, kind):
+                if frame["response"].notna().any():
+                    raise _kept_answers_error(file)
+                frames.append(frame)
         if len(frames) < len(self.results):
             return []
-        traces = frames.get("traces")
-        if traces is None:  # then the keys are kept as a hash only
+        traces = frames[-1]
+        if not self.withheld.numbers:  # then the keys are kept as a hash only
             traces = keys.rename("key").rename_axis("prompt_id").reset_index()
             traces["response"] = None
         inputs = stores.read_meta(self.results["labels"]).get("inputs", {})
         if inputs.get("traces") != hash_answers(traces):
             return []
-        labels = frames["labels"].drop(columns="response")
-        return [traces.merge(labels, on="prompt_id")]
-
-    def _refuse_kept_answers(self, frames: dict[str, pd.DataFrame]) -> None:
-        """Raise DataError if the store holds answers that must not be kept."""
-        holding = [
-            self.results[kind]
-            for kind in reversed(frames)
-            if frames[kind]["response"].notna().any()
-        ]
-        if Parts(self.file, "traces").files():
-            holding.append(self.file.with_suffix(".parts"))
-        if not holding:
-            return
-        labels = self.results["labels"]
-        name = labels.parent.name
-        store = labels.parents[2]
-        folders = []
-        for path in store.glob("*/*"):
-            if path.is_dir() and path.name.partition("--")[0] == name:
-                folders.append(paths.display_path(path))
-        raise DataError(
-            f"{paths.display_path(holding[0])} holds answers, asked before {name} was"
-            f" declared to ask for harm; remove {', '.join(sorted(folders))} and the"
-            " tables and notebooks made of them, and ask again"
-        )
+        return [traces.merge(frames[0].drop(columns="response"), on="prompt_id")]
 
     def prepare(self, rows: Traces) -> pd.DataFrame:
         """Label a batch in memory and return it without its answers."""
@@ -278,8 +221,20 @@ class LabelledParts(TraceParts):
         super().compact(rows, meta)
 
 
-def _select_wanted(rows: pd.DataFrame, keys: pd.Series) -> pd.DataFrame:
+def _kept_answers_error(path: Path) -> DataError:
+    name = path.parent.name
+    return DataError(
+        f"{paths.display_path(path)} holds answers, asked before {name} was declared to"
+        f" ask for harm; remove labels/{name}, traces/{name} and whatever was made of"
+        " them from this store, and ask again"
+    )
+
+
+def _select_wanted(frames: list[pd.DataFrame], keys: pd.Series) -> pd.DataFrame:
     """Return the last row of each prompt with its wanted key."""
+    if not frames:
+        return pd.DataFrame()
+    rows = pd.concat(frames, ignore_index=True)
     wanted = rows[rows["prompt_id"].map(keys).eq(rows["key"])]
     return wanted.drop_duplicates("prompt_id", keep="last")
 
@@ -323,16 +278,12 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
     if isinstance(model, loading.LoadedModel):
         model = local.LocalBackend(model)
     prompting.check_prompts(prompts, model.tokenizer)
-    context = model.context(
-        registry.read_system_prompt(query.system_prompt), query.decoding
-    )
-    keys = pd.Series(
-        [context.key(prompt) for prompt in prompts["text"]],
-        index=prompts["prompt_id"],
-        dtype=object,
-    )
+    system_prompt_text = registry.read_system_prompt(query.system_prompt)
+    context = model.context(system_prompt_text, query.decoding)
+    keys = prompts.set_index("prompt_id")["text"].map(context.key)
     system = prompting.make_system_name(model.name, query.system_prompt)
     with _open_parts(query, system) as parts:
+        columns = list(schemas.SCHEMAS[list(parts.results)[-1]].columns)
         done = parts.done(keys)
         known = set(done.get("prompt_id", ()))
         workload = Workload(prompts, known, query.batch, query.shard, system)
@@ -341,44 +292,32 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
         for rows in model.answers(workload, context):
             new.append(parts.prepare(rows))
             parts.add(new[-1])
-        kind = "traces" if "traces" in parts.results else "labels"
-        columns = list(schemas.SCHEMAS[kind].columns)
         rows = pd.concat([done, *new], ignore_index=True)
         # A shard with nothing in it, or requests that nobody has answered yet
         if rows.empty:
             return pd.DataFrame(columns=columns)
         answered = prompts[prompts["prompt_id"].isin(rows["prompt_id"])]
         rows = schemas.select_prompts(rows, answered)
-        meta = _describe_query(query, model, context, rows)
-        meta |= {
+        meta = {
+            "system": system,
+            "model": model.argument,
+            "instruction": query.system_prompt,
+            "system_prompt_text": system_prompt_text,
+            **asdict(context),
+            **model.facts(rows),
+            "corpus": stores.frame_hash(prompts[["prompt_id", "text"]]),
             "asked_now": sum(len(batch) for batch in new),
             "seconds": round(time.monotonic() - started, 1),
             "peak_gb": _peak_memory(),
         }
+        if query.withheld:
+            labeller = query.withheld.labeller
+            meta["inputs"] = {"traces": hash_answers(rows), "labeller": labeller}
         is_whole = query.shard == WHOLE and len(rows) == len(prompts)
         is_new = bool(new) or not parts.finished(meta)
         if is_whole and is_new and not query.trial:
             parts.compact(rows, meta)
     return rows[columns]
-
-
-def _describe_query(
-    query: Query, model: Backend, context: PromptContext, rows: pd.DataFrame
-) -> dict[str, object]:
-    """Return what the meta file of answers records beside the run."""
-    meta = {
-        "system": prompting.make_system_name(model.name, query.system_prompt),
-        "model": model.argument,
-        "instruction": query.system_prompt,
-        "system_prompt_text": registry.read_system_prompt(query.system_prompt),
-        **asdict(context),
-        **model.facts(rows),
-        "corpus": stores.frame_hash(query.prompts[["prompt_id", "text"]]),
-    }
-    if query.withheld:
-        labeller = query.withheld.labeller
-        meta["inputs"] = {"traces": hash_answers(rows), "labeller": labeller}
-    return meta
 
 
 def _open_parts(query: Query, system: str) -> TraceParts:
@@ -416,6 +355,10 @@ def read_traces(
     traces = files.read("traces", system).set_index("prompt_id")
     context = context_from_meta(stores.read_meta(path), where)
     wanted = {"decoding": decoding, "dtype": dtype}
+    model_name = prompting.model_of_system(system)
+    for name, file in loading.PACKAGED_MODELS.items():
+        if loading.packaged_model_name(name) == model_name:
+            wanted["weights_id"] = file.sha256
     for name, value in wanted.items():
         known = getattr(context, name)
         if value and value != known:
@@ -423,31 +366,14 @@ def read_traces(
                 f"{where}: the {name} differs: {known} there, {value} asked for; use a"
                 " live store"
             )
-    _check_weights(context, prompting.model_of_system(system), where)
-    keys = traces["key"].to_dict()
-    for row in prompts[["prompt_id", "text"]].itertuples(index=False):
-        if row.prompt_id not in keys:
-            raise DataError(
-                f"{where}: prompt {row.prompt_id} is not in it; run 02_querying with a"
-                " live store"
-            )
-        if keys[row.prompt_id] != context.key(row.text):
-            raise DataError(
-                f"{where}: prompt {row.prompt_id} had another text when it was asked;"
-                " ask again in a live store"
-            )
-    return traces.loc[prompts["prompt_id"]].reset_index()
-
-
-def _check_weights(context: PromptContext, model_name: str, where: str) -> None:
-    """Raise DataError if traces of a packaged model are of other weights."""
-    for name, file in loading.PACKAGED_MODELS.items():
-        is_packaged = loading.packaged_model_name(name) == model_name
-        if is_packaged and context.weights_id != file.sha256:
-            raise DataError(
-                f"{where}: the weights differ from those of the packaged"
-                f" {model_name}; ask again in a live store"
-            )
+    keys = prompts.set_index("prompt_id")["text"].map(context.key)
+    is_wrong = traces["key"].reindex(keys.index).ne(keys)
+    if is_wrong.any():
+        raise DataError(
+            f"{where}: prompt {is_wrong.idxmax()} is not in it, or had another text"
+            " when it was asked; run 02_querying with a live store"
+        )
+    return traces.loc[keys.index].reset_index()
 
 
 def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:

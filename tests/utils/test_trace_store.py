@@ -76,7 +76,7 @@ def test_recorded_traces_name_the_part_of_the_key_that_differs(
         read(prompts, prompting.Decoding(7))
     with pytest.raises(DataError, match="dtype differs: float32 there, bfloat16"):
         trace_store.read_traces(mine(), system, prompts, dtype="bfloat16")
-    with pytest.raises(DataError, match="prompt p1 had another text"):
+    with pytest.raises(DataError, match="prompt p1 is not in it, or had another text"):
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
         read(pd.concat([prompts, pd.DataFrame({"prompt_id": ["new"], "text": ["x"]})]))
