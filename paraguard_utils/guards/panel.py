@@ -79,22 +79,17 @@ def ask_guards(
     scored: dict[str, dict[str, GuardScores]] = {name: {} for name in corpora}
     errors: list[UserError] = []
     for named in guards:
-        try:
-            guard = load_guard(named, options) if isinstance(named, str) else named
-        except SettingsError:  # the name is wrong, rather than the guard missing
-            raise
-        except UserError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            errors.append(error)
-            continue
+        guard = named if isinstance(named, Guard) else None
         for corpus_name, prompts in corpora.items():
-            if guard.by_prompt and isinstance(named, str):
-                alone = replace(options, corpora={corpus_name: prompts})
-                guard = load_guard(named, alone)
-            files = CorpusFiles(store, corpus_name)
             try:
+                if guard is None:
+                    guard = load_guard(str(named), options)
+                if guard.by_prompt and isinstance(named, str):
+                    alone = replace(options, corpora={corpus_name: prompts})
+                    guard = load_guard(named, alone)
+                files = CorpusFiles(store, corpus_name)
                 scores = score_with_guard(files, prompts, guard)
-            except SettingsError:
+            except SettingsError:  # the name is wrong, rather than the guard missing
                 raise
             except UserError as error:
                 print(f"left out: {error}", file=sys.stderr)
@@ -182,8 +177,13 @@ def _score_missing(
     seconds = time.monotonic() - started
     unparsed = scores.loc[scores["score"].isna(), "prompt_id"].tolist()
     if unparsed:
-        _report_unparsed(guard, unparsed, len(scores), failures)
-
+        reasons = [f"{count} times {failure}" for failure, count in failures.items()]
+        print(
+            f"the guard {guard.name}: {len(unparsed)} of {len(scores)} prompts are"
+            f" unparsed, {unparsed[0]} first"
+            f" ({'; '.join(reasons) or 'it gave no probability'})",
+            file=sys.stderr,
+        )
     earlier = stores.read_meta(files.path("guards", guard.name)).get("cut", [])
     cut_earlier = scores["prompt_id"].isin(earlier).to_numpy() & ~is_missing
     cut_now = prompts["text"].isin(guard.notes.cut).to_numpy()
@@ -206,19 +206,6 @@ def _score_missing(
     return files.read("guards", guard.name)
 
 
-def _report_unparsed(
-    guard: Guard, unparsed: list[str], n_prompts: int, failures: Counter[str]
-) -> None:
-    """Say on stderr how many prompts have no score, and why."""
-    reasons = [f"{count} times {failure}" for failure, count in failures.items()]
-    why = "; ".join(reasons) or "it gave no probability"
-    print(
-        f"the guard {guard.name}: {len(unparsed)} of {n_prompts} prompts are unparsed,"
-        f" {unparsed[0]} first ({why})",
-        file=sys.stderr,
-    )
-
-
 def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
     """Return probabilities, NaN for a text on which the guard fails, and the failures.
 
@@ -229,11 +216,10 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[st
     failures: Counter[str] = Counter()
     succeeded = False
     size = TEXTS_PER_STEP if guard.asks else max(len(texts), 1)
-    steps = [
-        (start, min(start + size, len(texts))) for start in range(0, len(texts), size)
-    ]
-    pending = steps[::-1]
-    bar = tqdm(total=len(texts), desc=guard.name, unit="prompt", disable=len(steps) < 2)
+    starts = range(0, len(texts), size)
+    pending = [(start, min(start + size, len(texts))) for start in reversed(starts)]
+    disable = len(pending) < 2
+    bar = tqdm(total=len(texts), desc=guard.name, unit="prompt", disable=disable)
     while pending:
         start, end = pending.pop()
         try:
@@ -248,7 +234,8 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[st
                 middle = (start + end) // 2
                 pending += [(middle, end), (start, middle)]
                 continue
-            failures[_first_line(error)] += 1
+            line = str(error).strip().partition("\n")[0]
+            failures[f"{type(error).__name__}: {line}"] += 1
             gives_up = failures.total() >= MAX_FIRST_FAILURES or not pending
             if not succeeded and gives_up:
                 raise DataError(
@@ -256,12 +243,6 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[st
                     f" tried): {next(iter(failures))}"
                 ) from error
     return scores, failures
-
-
-def _first_line(error: BaseException) -> str:
-    """Return an error's kind and the first line of its message."""
-    line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {line}"
 
 
 def label_by_threshold(scores: pd.DataFrame, threshold: float) -> Labels:

@@ -106,11 +106,13 @@ def stored_vectors(
         The recorded store lacks a vector.
     """
     hashes = [hash_text(text) for text in texts]
-    known = _read_vectors(files, earlier)
-    missing = {}
-    for key, text in zip(hashes, texts, strict=True):
-        if key not in known.index:
-            missing[key] = text
+    read = files.read_earlier if earlier else files.read
+    known = pd.Series(dtype=object)
+    with contextlib.suppress(Missing):
+        frame = read("sentences", ENCODER_NAME)
+        known = frame.set_index("text_hash")["vector"]
+    by_hash = dict(zip(hashes, texts, strict=True))
+    missing = {key: by_hash[key] for key in by_hash if key not in known.index}
     if missing and files.recorded:
         raise Missing(
             f"{len(missing)} texts of {files.name} have no recorded vector; run"
@@ -120,22 +122,7 @@ def stored_vectors(
         vectors = list(encode_texts(list(missing.values())))
         new = pd.Series(vectors, index=list(missing), dtype=object)
         known = pd.concat([known, new])
-        frame = known.rename_axis("text_hash").rename("vector").reset_index()
+        frame = known.rename_axis("text_hash").reset_index(name="vector")
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
         files.write("sentences", ENCODER_NAME, frame=frame, meta=meta)
     return np.stack(known.loc[hashes].to_list()).astype(np.float16, copy=False)
-
-
-def _read_vectors(files: CorpusFiles, earlier: bool) -> pd.Series:
-    """Return a store's vectors by the hash of their text; none if it has no file."""
-    read = files.read_earlier if earlier else files.read
-    known = pd.Series(dtype=object)
-    with contextlib.suppress(Missing):
-        frame = read("sentences", ENCODER_NAME)
-        known = frame.set_index("text_hash")["vector"]
-    if files.recorded and known.empty:
-        raise Missing(
-            f"the corpus {files.name!r} has no recorded vectors; name a live store, for"
-            " example store=live"
-        )
-    return known

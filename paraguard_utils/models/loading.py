@@ -5,12 +5,9 @@ are safetensors or GGUF, never pickles, and no code that comes with a model is r
 weights are dequantized once into a safetensors cache.
 """
 
-import contextlib
 import hashlib
 import os
 import re
-import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,67 +252,38 @@ def _folder_digest(folder: Path) -> str:
 def convert_gguf(source: ModelSource) -> Path:
     """Return a source's folder in transformers' layout.
 
-    A GGUF file is dequantized into the cache the first time. A folder that was changed
-    since, by the digest in it, is made again; an unreadable file raises `ModelError`.
+    A GGUF file is dequantized to float32 into the cache, the first time. `ModelError`
+    if that cannot be.
     """
     if source.path.suffix != ".gguf":
         return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     if folder.is_dir():
-        with contextlib.suppress(OSError, ModelError):
-            if _digest_file(folder).read_text(encoding="utf-8") == _folder_digest(
-                folder
-            ):
-                return folder
-        print(
-            f"{paths.display_path(folder)} cannot be shown to be what was written"
-            " there; it is made again",
-            file=sys.stderr,
-        )
-        shutil.rmtree(folder)
-    from safetensors import SafetensorError
+        return folder
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    network, tokenizer = _read_gguf(source.path)
+    file = {"gguf_file": source.path.name}
     try:
+        tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
+        network = AutoModelForCausalLM.from_pretrained(
+            source.path.parent,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+            **file,
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             part = Path(place) / folder.name
             network.save_pretrained(part)
             tokenizer.save_pretrained(part)
-            _digest_file(part).write_text(_folder_digest(part), encoding="utf-8")
             os.replace(part, folder)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # a damaged file may raise anything
         if not folder.is_dir():  # another process may have finished first
             raise ModelError(
-                f"the converted weights of {source.name} cannot be written to"
+                f"{source.path}: cannot be read as GGUF, or kept in"
                 f" {paths.display_path(folder.parent)} ({first_error_line(error)});"
-                " free some space, or move the cache with PARAGUARD_CACHE"
+                " copy it again, see whether transformers knows its architecture, or"
+                " move the cache with PARAGUARD_CACHE"
             ) from error
     return folder
-
-
-def _digest_file(folder: Path) -> Path:
-    return folder / "content.sha256"
-
-
-def _read_gguf(
-    path: Path,
-) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return the network, dequantized to float32, and the tokenizer of a GGUF file."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        network = AutoModelForCausalLM.from_pretrained(
-            path.parent,
-            gguf_file=path.name,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-        )
-    except Exception as error:  # a damaged file may raise anything
-        raise ModelError(
-            f"{path}: cannot be read as GGUF ({first_error_line(error)}); copy"
-            " it again, or see whether transformers knows its architecture"
-        ) from error
-    return network, tokenizer

@@ -4,7 +4,7 @@ Prompts become tokens, tokens batches and batches traces.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -71,9 +71,10 @@ class WeightsBackend(ABC):
         if not remaining:
             return
         prefix = requests[0].token_ids[: engine.count_shared_tokens(requests)]
+        total = sum(len(batch) for batch in batches)
         with tqdm(
-            total=_count_requests(batches),
-            initial=_count_requests(batches) - _count_requests(remaining),
+            total=total,
+            initial=total - sum(len(batch) for batch in remaining),
             desc=workload.title,
             unit="prompt",
             disable=not workload.title,
@@ -160,7 +161,3 @@ def find_remaining_batches(
         else:
             rest += unknown
     return whole + split_into_batches(rest, workload.batch, max_new_tokens)
-
-
-def _count_requests(batches: Collection[Batch]) -> int:
-    return sum(len(batch) for batch in batches)

@@ -5,13 +5,12 @@ A file is used only if its SHA-256 is upstream's, and no code is run.
 
 import contextlib
 import hashlib
-import os
 import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from paraguard_utils import paths
+from paraguard_utils import paths, stores
 from paraguard_utils.errors import WeightsError
 
 
@@ -86,27 +85,16 @@ def locate_weights(packaged: PackagedFile) -> Path:
         _check_digest(packaged, parts[0])
         return parts[0]
     path = paths.CACHE / "weights" / packaged.name
-    if not path.is_file() or hash_file(path) != packaged.sha256:
-        _join_parts(packaged, parts, path)
-    return path
 
-
-def _join_parts(packaged: PackagedFile, parts: list[Path], path: Path) -> None:
-    joined = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def join(joined: Path) -> None:
         with joined.open("wb") as file:
             for part in parts:
                 file.write(part.read_bytes())
         _check_digest(packaged, joined)
-        joined.replace(path)
-    except OSError as error:
-        raise WeightsError(
-            f"{paths.display_path(path)} cannot be written ({error.strerror}); free"
-            " some space, or move the cache with PARAGUARD_CACHE"
-        ) from error
-    finally:
-        joined.unlink(missing_ok=True)
+
+    if not path.is_file() or hash_file(path) != packaged.sha256:
+        stores.write_atomically(path, join)
+    return path
 
 
 def _locate_part(packaged: PackagedFile, package: str, file: str) -> Path:

@@ -20,7 +20,7 @@ def test_a_damaged_gguf_file_is_one_line(tmp_path, monkeypatch, content):
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     (tmp_path / "bad.gguf").write_bytes(content)
     with pytest.raises(
-        ModelError, match=r"bad.gguf: cannot be read as GGUF \(.*\); copy it again"
+        ModelError, match=r"bad.gguf: cannot be read as GGUF, .*\(.*\); copy it again"
     ) as told:
         loading.load_model(loading.resolve_model(str(tmp_path / "bad.gguf")))
     assert "\n" not in str(told.value)
