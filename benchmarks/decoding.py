@@ -23,10 +23,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting
-from paraguard_utils.models.cpu import FittedThreads
 from paraguard_utils.models.engine import (
     Engine,
-    Step,
     count_shared_tokens,
     split_into_batches,
 )
@@ -63,9 +61,9 @@ class Profiled(Engine):
             self.seconds = time.perf_counter() - started
         return found
 
-    def _forward(self, step: Step, *args: Any) -> torch.Tensor:
-        self.computed += step.ids.numel()
-        return super()._forward(step, *args)
+    def _forward(self, ids: torch.Tensor, *args: Any) -> torch.Tensor:
+        self.computed += ids.numel()
+        return super()._forward(ids, *args)
 
 
 def kind(operation: str) -> str:
@@ -88,18 +86,13 @@ def products(model: loading.LoadedModel) -> list[tuple[torch.nn.Module, int, int
     return [(layer, layer.weight.size(1), layer.weight.size(0)) for layer in found]
 
 
-def own_shapes(
-    model: loading.LoadedModel, rows: int, threads: FittedThreads, seconds: float = 2
-) -> float:
-    """Return the rate of a step's products one after another, with the engine's
-    threads, in GFLOPS.
-    """
+def own_shapes(model: loading.LoadedModel, rows: int, seconds: float = 2) -> float:
+    """Return the rate of a step's products one after another, in GFLOPS."""
     layers = products(model)
     given = {width: torch.randn(rows, 1, width) for _, width, _ in layers}
     best, end = np.inf, time.perf_counter() + seconds
-    with torch.inference_mode(), threads:
+    with torch.inference_mode():
         while time.perf_counter() < end:
-            threads.fit()
             started = time.perf_counter()
             for layer, width, _ in layers:
                 layer(given[width])
@@ -138,9 +131,7 @@ def row(
         ).to_dict()
         best |= {"decoding_of_peak": work / running.seconds / of_peak}
         best |= {"products_of_peak": work / spent["products"] / of_peak}
-        best |= {
-            "shapes_of_peak": own_shapes(model, len(batch), running.threads) / of_peak
-        }
+        best |= {"shapes_of_peak": own_shapes(model, len(batch)) / of_peak}
     return {"batch": len(batch), **best}
 
 

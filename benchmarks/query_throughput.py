@@ -132,8 +132,6 @@ def engine(model, requests, size, new):
     with tqdm(total=len(requests), desc=f"engine {size}") as bar:
         for batch in split_into_batches(requests, size, new):
             rows = running.ask(batch)
-            # `ask` decodes the longest first and `batches` hands them over in that
-            # order.
             for row, tokens in zip(rows, running.tokens, strict=True):
                 found[row["prompt_id"]] = (
                     tokens,

@@ -3,7 +3,6 @@ architecture it is meant for.
 """
 
 import hashlib
-import itertools
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from scipy import stats
 
 from paraguard_utils import stores
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models import cpu, engine, loading, prompting
+from paraguard_utils.models import engine, loading, prompting
 from paraguard_utils.models.prompting import Request
 from paraguard_utils.schemas import check_schema
 
@@ -96,23 +95,17 @@ def assert_plain(traces, prompts, model, tokens):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
 def test_traces_agree_with_a_plain_forward_pass_and_generate(
-    results, prompts, tmp_path, monkeypatch, family, more
+    results, prompts, tmp_path, family, more
 ):
-    monkeypatch.setattr(engine.RoomyLayer, "room", 8)
-    monkeypatch.setattr(
-        engine, "PREFILL_POSITIONS", 100
-    )  # several prefills of different widths in one batch
     prompts = prompts.head(6)
     folder = tiny.write(tmp_path / family, family=family, **more)
     model = loading.load_model(loading.resolve_model(str(folder)))
     assert_plain(ask(prompts, model, batch=6, tokens=20), prompts, model, tokens=20)
 
 
-@pytest.mark.parametrize("prefill", [1, 64, 10_000])
-def test_batch_size_changes_nothing(results, prompts, tiny_model, monkeypatch, prefill):
+def test_batch_size_changes_nothing(results, prompts, tiny_model):
     first = ask(prompts, tiny_model, batch=1)
     (results / "test").rename(results / "other")
-    monkeypatch.setattr(engine, "PREFILL_POSITIONS", prefill)
     same(first, ask(prompts, tiny_model, batch=9))
 
 
@@ -150,7 +143,7 @@ def test_a_draw_is_the_keys_alone_and_follows_the_distribution(tiny_model):
         chances = torch.softmax(
             network(torch.tensor([prompt])).logits[0, -1].double() / 0.7, -1
         )
-    numbers = torch.stack([engine._chances([key], 3)[0, 0] for key in keys])
+    numbers = engine._chances(keys, 0)
     running = engine.Engine(tiny_model, (), 3, temperature=0.7)
     tokens = running._draw(chances.log().mul(0.7).expand(300, -1), numbers)
     expected = torch.searchsorted(chances.cumsum(0), numbers, right=True)
@@ -183,75 +176,11 @@ def test_batches_are_bounded_in_rows_and_positions(monkeypatch):
         1,
         1,
     ]
-
-
-def test_threads_fit_the_cores_that_others_leave():
-    # two threads on two idle cores spin all the time: 2.0 used, 0.0 idle
-    assert cpu.count_free_threads(2.0, 0.0, 2) == 2
-    # another process takes a core: three threads share two cores, this process gets 2 *
-    # 2/3 = 1.33
-    assert cpu.count_free_threads(1.33, 0.0, 2) == 1
-    # it has gone: one thread used, one core idle
-    assert cpu.count_free_threads(1.0, 1.0, 2) == 2
-    # half a core taken: 1.5 is nearer to one thread; a fifth of one: two threads
-    assert [cpu.count_free_threads(1.0, idle, 2) for idle in (0.5, 0.8)] == [1, 2]
-    # one of sixteen cores taken; never more than there were, never none
-    assert cpu.count_free_threads(15.06, 0.0, 16) == 15
-    assert (
-        cpu.count_free_threads(1.0, 60.0, 2) == 2
-        and cpu.count_free_threads(0.0, 0.0, 2) == 1
-    )
-
-
-@pytest.mark.parametrize(
-    ("idle", "counted", "expected"),
-    [
-        (
-            0.0,
-            4.0,
-            1,
-            # Two cores, two seconds, one of them this process's: another has a core
-        ),
-        (2.0, 4.0, 2),  # the other core was idle
-        (0.0, 0.0, 2),  # nothing is counted: nothing is known
-    ],
-)
-def test_threads_are_given_up_only_where_cores_are_counted(
-    monkeypatch, idle, counted, expected
-):
-    looks = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 2.0, idle, counted)])
-    monkeypatch.setattr(
-        cpu, "read_processor_times", lambda: cpu.ProcessorTimes(*next(looks))
-    )
-    monkeypatch.setattr(cpu, "_LOOK_SECONDS", -float("inf"))
-    monkeypatch.setattr(cpu.FittedThreads, "_set", lambda *_: None)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    fitted = cpu.FittedThreads(torch.device("cpu"))
-    fitted.fit()
-    assert fitted.now == expected
-
-
-def test_the_number_of_threads_changes_no_answer_and_is_put_back(
-    results, prompts, tiny_model, monkeypatch
-):
-    before = torch.get_num_threads()
-    traces = ask(prompts, tiny_model)
-    (results / "test").rename(results / "other")
-    used = []
-    monkeypatch.setattr(cpu, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(
-        cpu.FittedThreads,
-        "_set",
-        lambda self, n: used.append(n) or torch.set_num_threads(n),
-    )
-    torch.set_num_threads(2)
-    counts = itertools.cycle([1, 2])
-    monkeypatch.setattr(cpu, "count_free_threads", lambda *_: next(counts))
-    try:
-        same(traces, ask(prompts, tiny_model))
-        assert set(used) == {1, 2} and torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    # users' tokens are bounded too: each has logits of the whole vocabulary
+    monkeypatch.undo()
+    monkeypatch.setattr(engine, "USER_POSITIONS", 250)
+    found = engine.split_into_batches(requests, 16)
+    assert [len(batch) for batch in found[:2]] == [2, 2]  # 108 and 106 user tokens
 
 
 def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
