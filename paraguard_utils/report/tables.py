@@ -5,7 +5,6 @@ Each estimate has its 95 % interval, NaN is a dash, and systems have titles.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,42 +50,23 @@ _MAX_ROWS = 9
 _MAX_TEXT = 200
 """Characters of a text that a notebook shows."""
 
-_MAX_WIDTH = 50
-"""Characters in a row above which a LaTeX table spans both columns of a page."""
+_TEX_NAMES = {
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "\\": "backslash",
+    "<": "less",
+    ">": "greater",
+    "|": "bar",
+}
+"""Characters that TeX prints as others, or takes for markup, without these names."""
 
-# One pass over a text, so that no replacement is replaced again. < > | print as other
-# characters in TeX's own fonts.
-_LATEX = str.maketrans(
-    {
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-        "–": "--",
-        "—": "---",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-    }
-)
+# One pass over a text, so that no replacement is replaced again
+_LATEX = {ord(mark): f"\\{mark}" for mark in "&%$#_{}"}
+_LATEX |= {ord(mark): f"\\text{name}{{}}" for mark, name in _TEX_NAMES.items()}
+_LATEX |= {ord("–"): "--", ord("—"): "---", ord('"'): "''"}
 _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|~$&#"})
-_NUMBER = re.compile(r"–|[+-]?[\d.]+( \[.*\])?")
+_NUMBER = re.compile(r"–|[+-]?[\d.]+( \[[-+.\d, –]*\])?")
 _INTERVAL = re.compile(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])")
-
-
-class _Column(NamedTuple):
-    """A column as a reader sees it."""
-
-    heading: str
-    cells: list[str]
-    is_number: bool
 
 
 def format_estimates(
@@ -181,49 +161,45 @@ def publish_table(
 
 
 def to_latex(frame: pd.DataFrame, caption: str, name: str) -> str:
-    """Typeset a table with booktabs, as `table*` if its rows are wide."""
-    columns = _read_columns(frame)
-    cells = {}
-    width = 0
-    for place, column in enumerate(columns):
-        cells[place] = [_escape_latex(text, column.is_number) for text in column.cells]
-        width += max(map(len, [column.heading, *column.cells]))
-    is_wide = width > _MAX_WIDTH
-    headings = [_escape_latex(column.heading, False) for column in columns]
-    alignment = "".join("r" if column.is_number else "l" for column in columns)
-    styler = pd.DataFrame(cells).style.hide(axis="index")
-    styler.relabel_index(headings, axis="columns")
+    """Typeset a table with booktabs, over both columns of a page."""
+    headings, cells, alignment = _read_columns(frame)
+    styler = cells.map(_escape_latex).style.hide(axis="index")
+    styler.relabel_index(list(map(_escape_latex, headings)), axis="columns")
     text = styler.to_latex(
         hrules=True,
         caption=caption.translate(_LATEX),
         label=f"tab:{name}",
         position="t",
         position_float="centering",
-        column_format=alignment,
-        environment="table*" if is_wide else "table",
+        column_format="".join(side[0] for side in alignment),
+        environment="table*",
     )
-    if is_wide:
-        small = "\\footnotesize\\setlength{\\tabcolsep}{3pt}"
-        text = text.replace("\\centering\n", f"\\centering\n{small}\n", 1)
-    return text
+    small = "\\footnotesize\\setlength{\\tabcolsep}{3pt}"
+    return text.replace("\\centering\n", f"\\centering\n{small}\n", 1)
+
+
+def _escape_latex(text: str) -> str:
+    """Escape what LaTeX takes for markup; a number has a proper minus."""
+    if _NUMBER.fullmatch(text):
+        return text.replace("-", "$-$").replace("–", "--")
+    # After a line break, TeX would take a first [ or * as an argument of the break.
+    return re.sub(r"\A[\[*]", r"{\g<0>}", text.translate(_LATEX))
 
 
 def to_markdown(frame: pd.DataFrame, caption: str) -> str:
     """Typeset a table as a Markdown pipe table under its caption."""
-    columns = _read_columns(frame)
-    cells = {}
-    for place, column in enumerate(columns):
-        cells[place] = column.cells
-        if not column.is_number:
-            cells[place] = [escape_markdown(text) for text in column.cells]
-    alignment = ["right" if column.is_number else "left" for column in columns]
-    table = pd.DataFrame(cells).to_markdown(
+    headings, cells, alignment = _read_columns(frame)
+    table = cells.map(_escape_cell).to_markdown(
         index=False,
         disable_numparse=True,
-        headers=[escape_markdown(column.heading) for column in columns],
+        headers=list(map(escape_markdown, headings)),
         colalign=alignment if len(frame) else None,
     )
     return f"{escape_markdown(caption)}\n\n{table}\n"
+
+
+def _escape_cell(text: str) -> str:
+    return text if _NUMBER.fullmatch(text) else escape_markdown(text)
 
 
 def escape_markdown(text: str) -> str:
@@ -231,23 +207,26 @@ def escape_markdown(text: str) -> str:
     return text.translate(_MARKDOWN)
 
 
-def _read_columns(frame: pd.DataFrame) -> list[_Column]:
-    """Return the columns of a table as a reader sees them, each cell one line of text.
+def _read_columns(frame: pd.DataFrame) -> tuple[list[str], pd.DataFrame, list[str]]:
+    """Return a table's headings, its cells as lines of text, and how to align columns.
 
     Systems have their titles, and measures their headings.
     """
-    columns = []
-    for name in frame.columns:
+    headings = []
+    cells = {}
+    alignment = []
+    for place, name in enumerate(frame.columns):
         values = list(frame[name])
         if name == "system":
             values = registry.display_titles(values)
         if name == "measure":
             values = [COLUMN_HEADINGS.get(value, value) for value in values]
-        cells = [_to_text(value) for value in values]
-        is_number = all(map(_NUMBER.fullmatch, cells)) and set(cells) != {"–"}
-        heading = COLUMN_HEADINGS.get(name, str(name).replace("_", " "))
-        columns.append(_Column(heading, cells, is_number))
-    return columns
+        texts = list(map(_to_text, values))
+        is_number = all(map(_NUMBER.fullmatch, texts)) and set(texts) != {"–"}
+        headings.append(COLUMN_HEADINGS.get(name, str(name).replace("_", " ")))
+        cells[place] = texts
+        alignment.append("right" if is_number else "left")
+    return headings, pd.DataFrame(cells), alignment
 
 
 def _to_text(value: object) -> str:
@@ -256,17 +235,6 @@ def _to_text(value: object) -> str:
         return "yes" if value else "no"
     if pd.isna(value):
         return "–"
-    if isinstance(value, float | np.floating):
-        return format_number(float(value))
+    if isinstance(value, float):
+        return format_number(value)
     return replace_control(" ".join(str(value).split()))
-
-
-def _escape_latex(text: str, is_number: bool) -> str:
-    """Escape what LaTeX takes for markup; a number has a proper minus."""
-    escaped = text.translate(_LATEX)
-    if is_number and text != "–":
-        return escaped.replace("-", "$-$").replace("[$-$$-$]", "[--]")
-    # After a line break, TeX would take a first [ or * as an argument of the break.
-    if escaped.startswith(("[", "*")):
-        return f"{{{escaped[0]}}}{escaped[1:]}"
-    return escaped

@@ -93,13 +93,6 @@ def test_latex_by_hand():
     ]
 
 
-def test_a_narrow_table_stays_in_its_column():
-    lines = tables.to_latex(MARKED[["excess"]], "", "x").splitlines()
-    assert lines[0] == r"\begin{table}[t]" and not any(
-        "footnotesize" in line for line in lines
-    )
-
-
 def test_markdown_by_hand():
     lines = tables.to_markdown(MARKED[["text", "excess"]], "5 % of _all_").splitlines()
     assert lines[:2] == [r"5 % of \_all\_", ""]
