@@ -3,7 +3,8 @@
 The bins are the paper's (`docs/method.md`, Cohorts and regression).
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,7 @@ BINNINGS = {"quantile": "thirds of a system's own rejections", "fixed": "fixed e
 and make them comparable.
 """
 
-_MIN_RISK = Gates().min_risk
-_RISK_WIDTH = Gates().max_risk - _MIN_RISK
-RISK_BIN_EDGES = (_MIN_RISK + _RISK_WIDTH * (1 / 3), _MIN_RISK + _RISK_WIDTH * (2 / 3))
+RISK_BIN_EDGES = tuple(np.linspace(Gates().min_risk, Gates().max_risk, 4)[1:3].tolist())
 """Fixed edges of surface risk: the gates' interval in three equal steps (ours)."""
 
 SIMILARITY_BIN_EDGES = (THETA, 0.80)
@@ -65,18 +64,18 @@ def bin_rejections(system: System, bins: str = "quantile") -> pd.DataFrame:
     """Return a system's scored rejections with their risk and bins.
 
     `bins` is a key of `BINNINGS`. The columns beside those of a scores file are risk,
-    bins, risk_bin and similarity_bin.
+    risk_bin and similarity_bin.
     """
     risk = system.prompts[["prompt_id", "risk"]]
-    rejected = system.rejections.merge(risk, on="prompt_id").assign(bins=bins)
-    if bins == "quantile":
-        rejected["risk_bin"] = cut_into_thirds(rejected["risk"])
-        rejected["similarity_bin"] = cut_into_thirds(rejected["mean_similarity"])
-    else:
-        rejected["risk_bin"] = cut_at_edges(rejected["risk"], RISK_BIN_EDGES)
-        rejected["similarity_bin"] = cut_at_edges(
-            rejected["mean_similarity"], SIMILARITY_BIN_EDGES
-        )
+    rejected = system.rejections.merge(risk, on="prompt_id")
+    edges = {"risk": RISK_BIN_EDGES, "similarity": SIMILARITY_BIN_EDGES}
+    columns = {"risk": "risk", "similarity": "mean_similarity"}
+    for name, column in columns.items():
+        if bins == "quantile":
+            binned = cut_into_thirds(rejected[column])
+        else:
+            binned = cut_at_edges(rejected[column], edges[name])
+        rejected[f"{name}_bin"] = binned
     return rejected
 
 
@@ -96,26 +95,25 @@ def cohort_table(system: System, bins: str = "quantile") -> Table:
         A row per interpretation, risk bin and similarity bin (`all` = margin): bounds,
         n, n_clusters, ci, cr60, cr75 and isolation with intervals, too_few; gap60 and
         gap75, the cohort's CR minus that of the system's other rejections, with the
-        number of `rest_clusters`. NaN in empty cells, with a `note`.
+        number of `rest_clusters`. NaN in empty cells.
     """
     rejected = bin_rejections(system, bins)
+    choices = (*BIN_NAMES, "all")
     rows = []
-    for interpretation, ci in CI_COLUMNS.items():
-        for risk in (*BIN_NAMES, "all"):
-            for similarity in (*BIN_NAMES, "all"):
-                in_risk = (rejected["risk_bin"] == risk) | (risk == "all")
-                in_similarity = rejected["similarity_bin"] == similarity
-                in_similarity |= similarity == "all"
-                row = {
-                    "system": system.name,
-                    "bins": bins,
-                    "interpretation": interpretation,
-                    "risk": risk,
-                    "similarity": similarity,
-                }
-                inside = in_risk & in_similarity
-                row |= _describe_cohort(rejected, inside, ci, system.clusters)
-                rows.append(row)
+    for interpretation, risk, similarity in itertools.product(
+        CI_COLUMNS, choices, choices
+    ):
+        inside = (rejected["risk_bin"] == risk) | (risk == "all")
+        inside &= (rejected["similarity_bin"] == similarity) | (similarity == "all")
+        row = {
+            "system": system.name,
+            "bins": bins,
+            "interpretation": interpretation,
+            "risk": risk,
+            "similarity": similarity,
+        }
+        ci = CI_COLUMNS[interpretation]
+        rows.append(row | _describe_cohort(rejected, inside, ci, system.clusters))
     return pd.DataFrame(rows)
 
 
@@ -125,23 +123,16 @@ def _describe_cohort(
     """Compare some rejections with the others, by the column `ci`."""
     cell = rejected[inside]
     rest = rejected[~inside]
-    with_isolation = cell[cell["isolation"].notna()]
+    isolated = cell[cell["isolation"].notna()]
     estimates = {
         "ci": clusters.mean(cell["cluster_id"], cell[ci]),
-        "isolation": clusters.mean(
-            with_isolation["cluster_id"], with_isolation["isolation"]
-        ),
+        "isolation": clusters.mean(isolated["cluster_id"], isolated["isolation"]),
     }
     for tau in CR_THRESHOLDS:
         cr = clusters.share(cell["cluster_id"], cell[ci] >= tau)
         cr_of_rest = clusters.share(rest["cluster_id"], rest[ci] >= tau)
         estimates[f"cr{to_percent(tau)}"] = cr
         estimates[f"gap{to_percent(tau)}"] = share_difference(cr, cr_of_rest)
-    note = ""
-    if not len(rest):
-        note = "no rejection outside: the gap is undefined"
-    if not len(cell):
-        note = "no rejection in this cohort"
     return {
         "risk_from": cell["risk"].min(),
         "risk_to": cell["risk"].max(),
@@ -152,7 +143,6 @@ def _describe_cohort(
         **to_columns(estimates),
         "rest_clusters": rest["cluster_id"].nunique(),
         "too_few": len(cell) < MIN_REFUSALS,
-        "note": note,
     }
 
 
@@ -187,29 +177,26 @@ def group_table(system: System) -> Table:
         One system's part of `table2_groups`, a row per kind (of `GROUPINGS`) and group:
         frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, too_few; flip, the
         share of the n_flip variants with a scored seed that are decided otherwise than
-        it, the sum of to_reject and to_accept; frr_most and flip_most, the share of
-        resamples in which the group is the highest of its kind. NaN with a `note` where
-        undefined.
+        it, the sum of to_reject and to_accept; flip_most, the share of resamples in
+        which the group flips most of its kind. NaN where undefined.
     """
     about = system.prompts[["prompt_id", "variant", *GROUPINGS]]
     scored = system.scores.merge(about, on="prompt_id")
     seeds = scored[scored["variant"] == 0].set_index("cluster_id")["label"]
     scored["seed"] = scored["cluster_id"].map(seeds)
-    rows = []
+    parts = []
     for kind in GROUPINGS:
-        present = set(system.prompts[kind])
-        names = sorted(present)
+        names = sorted(set(system.prompts[kind]))
         if kind == "strategy":
-            names = [name for name in ("seed", *STRATEGIES) if name in present]
-        groups = {name: scored[scored[kind] == name] for name in names}
-        estimates = {
-            name: _estimate_group(group, system.clusters)
-            for name, group in groups.items()
-        }
-        frr_most = share_highest(estimates, "frr")
-        flip_most = share_highest(estimates, "flip")
-        for name, group in groups.items():
+            names.sort(key=("seed", *STRATEGIES).index)
+        rows = []
+        flips = {}
+        for name in names:
+            group = scored[scored[kind] == name]
+            variants = group[(group["variant"] > 0) & group["seed"].notna()]
             n_reject = int((group["label"] == "reject").sum())
+            estimates = _estimate_group(group, variants, system.clusters)
+            flips[name] = estimates["flip"].draws
             rows.append(
                 {
                     "system": system.name,
@@ -218,71 +205,43 @@ def group_table(system: System) -> Table:
                     "n_scored": len(group),
                     "n_reject": n_reject,
                     "n_clusters": group["cluster_id"].nunique(),
-                    "n_flip": len(_with_seed(group)),
-                    **to_columns(estimates[name]),
-                    "frr_most": frr_most.get(name, np.nan),
-                    "flip_most": flip_most.get(name, np.nan),
+                    "n_flip": len(variants),
+                    **to_columns(estimates),
                     "too_few": n_reject < MIN_REFUSALS,
-                    "note": _note_group(name, group),
                 }
             )
-    return pd.DataFrame(rows)
-
-
-def _with_seed(group: pd.DataFrame) -> pd.DataFrame:
-    """Select the variants whose seed is scored."""
-    return group[(group["variant"] > 0) & group["seed"].notna()]
-
-
-def _note_group(name: str, group: pd.DataFrame) -> str:
-    """Say what is undefined in a group."""
-    reasons = []
-    if not len(select_rejections(group)):
-        reasons.append("no scored rejection: CI and CR are undefined")
-    if name == "seed":
-        reasons.append("no flip: the seed is the reference")
-    elif not len(_with_seed(group)):
-        reasons.append("no flip: no variant with a scored seed")
-    return "; ".join(reasons)
+        most = share_highest(pd.DataFrame(flips))
+        parts.append(pd.DataFrame(rows).assign(flip_most=most.to_numpy()))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _estimate_group(
-    group: pd.DataFrame, clusters: ClusterBootstrap
+    group: pd.DataFrame, variants: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, Estimate]:
-    """Estimate refusal, confusion and flips of some scored prompts."""
+    """Estimate refusal and confusion of scored prompts, and flips of variants."""
     rejected = select_rejections(group)
     ids = rejected["cluster_id"]
-    variants = _with_seed(group)
+    estimates = {"frr": clusters.share(group["cluster_id"], group["label"] == "reject")}
+    for suffix in ("", "_clipped"):
+        ci = rejected[f"ci{suffix}"]
+        estimates[f"ci{suffix}"] = clusters.mean(ids, ci)
+        estimates[f"cr60{suffix}"] = clusters.share(ids, ci >= CR_THRESHOLDS[0])
     flipped = variants["label"] != variants["seed"]
-    to_reject = flipped & (variants["label"] == "reject")
-    to_accept = flipped & (variants["label"] == "accept")
-    return {
-        "frr": clusters.share(group["cluster_id"], group["label"] == "reject"),
-        "ci": clusters.mean(ids, rejected["ci"]),
-        "cr60": clusters.share(ids, rejected["ci"] >= 0.60),
-        "ci_clipped": clusters.mean(ids, rejected["ci_clipped"]),
-        "cr60_clipped": clusters.share(ids, rejected["ci_clipped"] >= 0.60),
-        "flip": clusters.share(variants["cluster_id"], flipped),
-        "to_reject": clusters.share(variants["cluster_id"], to_reject),
-        "to_accept": clusters.share(variants["cluster_id"], to_accept),
+    directions = {
+        "flip": flipped,
+        "to_reject": flipped & (variants["label"] == "reject"),
+        "to_accept": flipped & (variants["label"] == "accept"),
     }
+    for name, hits in directions.items():
+        estimates[name] = clusters.share(variants["cluster_id"], hits)
+    return estimates
 
 
-def share_highest(
-    estimates: Mapping[str, Mapping[str, Estimate]], measure: str
-) -> dict[str, float]:
-    """Return the share of resamples in which each group's estimate is the highest.
+def share_highest(draws: pd.DataFrame) -> pd.Series:
+    """Return the share of resamples (rows) in which each group (column) is the highest.
 
-    Ties are shared, and groups without an estimate left out.
+    Ties are shared. NaN for a group without an estimate.
     """
-    draws = {}
-    for name, own in estimates.items():
-        if np.isfinite(own[measure].value):
-            draws[name] = own[measure].draws
-    if not draws:
-        return {}
-    table = np.array(list(draws.values()))  # groups x resamples
-    table = table[:, np.isfinite(table).any(axis=0)]
-    highest = table == np.nanmax(table, axis=0)
-    shares = (highest / highest.sum(axis=0)).mean(axis=1)
-    return dict(zip(draws, shares.tolist(), strict=True))
+    highest = draws.eq(draws.max(axis=1), axis=0)
+    shares = highest.div(highest.sum(axis=1), axis=0).mean()
+    return shares.where(draws.notna().any())
