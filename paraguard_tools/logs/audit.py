@@ -5,7 +5,7 @@ Two logs can be compared (`docs/method.md`, Disagreement).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,36 @@ from paraguard_utils.errors import DataError
 MAX_NAME_CHARS = 40  # of a system's name that readers are shown
 _MAX_LISTED = 200  # refusals, and clusters, that are listed for each system
 
+AUDIT_HEADINGS = {
+    "n": "rows",
+    "n_scored": "decided",
+    "n_reject": "refused",
+    "n_blocked": "stopped by a filter",
+    "n_clusters": "clusters",
+    "n_near": "rows with a neighbour",
+    "frr": "refused (FRR)",
+    "dr": "disagreement ratio (DR)",
+    "refused_once": "meanings refused in one wording or more",
+    "refused_always": "meanings refused in all",
+    "rephrased1": "answered at the first rewording",
+    "rephrased3": "within three",
+    "dr_few_words": "DR, few words in common",
+    "dr_most_words": "DR, most words in common",
+    "harmful_refused": "harmful requests refused",
+    "rephrased3_harmful": "harmful ones answered within three",
+    "rephrased3_difference": "harmless minus harmful",
+    "frr_aside": "refused, filters set aside",
+    "dr_aside": "DR, filters set aside",
+    "frr_read": "refused, as readings correct it",
+    "dr_read": "DR, as readings correct it",
+}
+"""How an audit's columns are headed, for readers who know no names of measures."""
+
+_RATE_NEEDS = f"{MIN_MIXED} clusters with a refusal, and with an answer"
+_ODDS_NEEDS = f"{MIN_REFUSALS} refusals, and {MIN_MIXED} clusters decided both ways"
+_PAIRS_NEED = f"{disagreement.MIN_DECISIONS_EACH} refusals, and as many answers"
+_DR_NEEDS = f"{_PAIRS_NEED}, and {MIN_MIXED} clusters decided both ways"
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -37,8 +67,8 @@ class Audit:
     ----------
     table : DataFrame
         A row a system: system, n (rows), n_scored, n_reject, n_blocked, n_clusters
-        (with two scored rows or more) or n_near (rows with a near neighbour) and
-        recall, n_harmful, note; and as far as the log has what they need, with
+        (with two scored rows or more) or n_near (rows with a near neighbour),
+        n_harmful, note; and as far as the log has what they need, with
         intervals (`_low`, `_high`), NaN if they cannot be relied on (the note says
         why): frr and dr: share of harmless requests refused, and disagreement ratio;
         refused_once, refused_always: meanings refused in at least one wording, and in
@@ -111,31 +141,28 @@ def audit(
             " sentence vectors"
         )
     texts = _sample_texts(decisions) if decisions.clustered else pd.Series(dtype=str)
-    rows, refusals, brittle = [], [], []
     drawn = (n_resamples, random_state)
+    rows, refusals, brittle = [], [], []
     for name, own in decisions.by_system():
         refused = _refused(own)
         if decisions.clustered:
-            found, isolated, mixed = _measure_clusters(own, refused, texts, drawn)
+            measured = _measure_clusters(own, refused, texts, drawn)
         else:
             near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
-            found, isolated = _measure_neighbours(own, refused, near, drawn)
-            mixed = pd.DataFrame(columns=["cluster", "n", "rejected"])
+            measured = _measure_neighbours(own, refused, near, drawn)
         row = {
             "system": name,
             "n": len(own),
             "n_scored": int((~np.isnan(refused)).sum()),
-        }
-        row |= {
             "n_reject": int((refused == 1).sum()),
             "n_blocked": int((own["label"] == "blocked").sum()),
         }
-        rows.append(row | found)
-        listed = isolated.sort_values(
+        rows.append(row | measured.row)
+        isolated = measured.refusals.sort_values(
             ["isolation", "row"], ascending=[False, True]
-        ).head(_MAX_LISTED)
-        refusals.append(listed.assign(system=name))
-        brittle.append(mixed.head(_MAX_LISTED).assign(system=name))
+        )
+        refusals.append(isolated.head(_MAX_LISTED).assign(system=name))
+        brittle.append(measured.brittle.head(_MAX_LISTED).assign(system=name))
     table = pd.DataFrame(rows)
     if decisions.clustered and not table["n_clusters"].any():
         raise DataError(
@@ -143,21 +170,24 @@ def audit(
             " pass --cluster none to compare near neighbours"
         )
     stopped = decisions.rows[decisions.rows["label"] == "blocked"]
-    stops = (
-        stopped.groupby(["system", "category"], observed=True, sort=False)
-        .size()
-        .rename("n")
-        .reset_index()
-    )
+    groups = stopped.groupby(["system", "category"], observed=True, sort=False)
+    stops = groups.size().rename("n").reset_index()
+    listed = ["row", "system", *["cluster"] * decisions.clustered, "isolation"]
     return Audit(
         table,
         stops.sort_values(["system", "n"], ascending=[True, False], ignore_index=True),
-        pd.concat(refusals, ignore_index=True)[
-            ["row", "system", *["cluster"] * decisions.clustered, "isolation"]
-        ],
+        pd.concat(refusals, ignore_index=True)[listed],
         pd.concat(brittle, ignore_index=True)[["system", "cluster", "n", "rejected"]],
         decisions,
     )
+
+
+class _Measured(NamedTuple):
+    """What was measured of one system: columns of `Audit`'s tables."""
+
+    row: dict[str, Any]
+    refusals: pd.DataFrame
+    brittle: pd.DataFrame
 
 
 class _Estimates(dict[str, Estimate]):
@@ -167,26 +197,27 @@ class _Estimates(dict[str, Estimate]):
         super().__init__(given)
         self.notes: list[str] = []
 
-    def withhold(self, too_few: bool, note: str, *names: str) -> None:
-        """Take intervals of estimates away if there is too little to rely on them.
+    def withhold(self, too_few: bool, needs: str, *names: str) -> None:
+        """Take intervals away if there are too few decisions to rely on them."""
+        known = [name for name in names if np.isfinite(self[name].value)]
+        if not too_few or not known:
+            return
+        for name in known:
+            self[name] = Estimate(self[name].value, np.nan, np.nan, self[name].draws)
+        what = ", ".join(AUDIT_HEADINGS[name] for name in known)
+        self.notes.append(f"{what}: too few for an interval, which takes {needs}")
 
-        The note says why.
-        """
-        if too_few:
-            self.update(
-                {
-                    name: Estimate(self[name].value, np.nan, np.nan, self[name].draws)
-                    for name in names
-                }
+    def withhold_rates(self, decided: pd.DataFrame, too_few_for_dr: bool) -> None:
+        """Take the intervals of FRR and DR away if decisions are too few."""
+        self.withhold(_too_few_for_a_rate(decided), _RATE_NEEDS, "frr")
+        self.withhold(too_few_for_dr, _DR_NEEDS, "dr")
+        if not np.isfinite(self["dr"].value):
+            self.notes.append(
+                "DR is undefined: all rows are decided alike, or no two ask the same"
             )
-            self.notes.append(note)
 
     def columns(self, **more: float) -> dict[str, Any]:
-        return (
-            estimates.to_columns(self)
-            | more
-            | {"note": "; ".join(dict.fromkeys(self.notes))}
-        )
+        return estimates.to_columns(self) | more | {"note": "; ".join(self.notes)}
 
 
 def _refused(
@@ -221,13 +252,10 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
 
     With two sides, estimate by how much it differs between them.
     """
-    totals = (
-        (
-            clusters.sums(one["cluster_id"], one["n"]),
-            clusters.sums(one["cluster_id"], one["rejected"]),
-        )
-        for one in sides
-    )
+    totals = []
+    for side in sides:
+        columns = (side["n"], side["rejected"])
+        totals.append([clusters.sums(side["cluster_id"], one) for one in columns])
     return estimates.ratio_of_totals(clusters, *totals)
 
 
@@ -238,15 +266,13 @@ def _odds(
 
     With two sides, estimate by how much it differs between them.
     """
-    return estimates.ratio_of_totals(
-        clusters, *(rephrasing.count_rephrased(clusters, one, tries) for one in sides)
-    )
+    totals = [rephrasing.count_rephrased(clusters, side, tries) for side in sides]
+    return estimates.ratio_of_totals(clusters, *totals)
 
 
 def _measure_clusters(
     own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, drawn: tuple[int, int]
-) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-    """Return columns of a row, isolated refusals and brittle clusters of a system."""
+) -> _Measured:
     code, names = pd.factorize(own["cluster"])
     clusters = ClusterBootstrap(np.arange(len(names)), *drawn)
     every = count_requests(own)
@@ -258,101 +284,55 @@ def _measure_clusters(
         rephrased1=_odds(clusters, several, tries=1),
         rephrased3=_odds(clusters, several),
     )
-    found.withhold(
-        every["rejected"].any() and rephrasing.too_few_for_odds(several),
-        f"too few refusals ({int(several['rejected'].sum())}; {MIN_REFUSALS} needed),"
-        f" or clusters decided both ways ({disagreement.is_mixed(several).sum()};"
-        f" {MIN_MIXED} needed), for an interval of rephrasing",
-        *("rephrased1", "rephrased3"),
-    )
+    too_few_for_odds = rephrasing.too_few_for_odds(several)
+    found.withhold(too_few_for_odds, _ODDS_NEEDS, "rephrased1", "rephrased3")
     if "harmful" in own and own["harmful"].any():
         harmful = count_requests(own, harmful=True)
+        twice = harmful[harmful["n"] >= 2]
         row["n_harmful"] = int(harmful["n"].sum())
-        _estimate_harmful(found, clusters, several, harmful)
+        found.update(
+            harmful_refused=_rate(clusters, harmful),
+            rephrased3_harmful=_odds(clusters, twice),
+            rephrased3_difference=_odds(clusters, several, twice),
+        )
+        found.withhold(_too_few_for_a_rate(harmful), _RATE_NEEDS, "harmful_refused")
+        found.withhold(
+            rephrasing.too_few_for_odds(twice) or too_few_for_odds,
+            _ODDS_NEEDS,
+            "rephrased3_harmful",
+            "rephrased3_difference",
+        )
     if (own["label"] == "blocked").any():
         aside = _estimate_rates(clusters, count_requests(own, blocked=False))
         found.update({f"{name}_aside": one for name, one in aside.items()})
-    kept = (
-        own.index.isin(texts.index) & own["cluster"].duplicated(keep=False).to_numpy()
-    )
+    kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False)
     if kept.any():
-        by_words = ClusterBootstrap(code[kept], *drawn)
+        phrasings = wording.Phrasings(
+            code[kept], refused[kept], np.full(kept.sum(), "one")
+        )
+        words = texts.loc[own.index[kept]].tolist()
         _estimate_by_words(
-            found,
-            by_words,
-            code[kept],
-            refused[kept],
-            texts.loc[own.index[kept]].tolist(),
+            found, ClusterBootstrap(code[kept], *drawn), phrasings, words
         )
     if "annotation" in own:
         _correct_for_annotations(found, clusters, several, refused, own["annotation"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
     isolated["isolation"] = disagreement.isolation(refused, code)
-    brittle = every[disagreement.is_mixed(every)].assign(
-        uneven=lambda f: (f["rejected"] / f["n"] - 0.5).abs()
-    )
-    brittle = brittle.sort_values(["uneven", "cluster_id"])
-    return row | found.columns(), isolated[np.isfinite(isolated["isolation"])], brittle
+    mixed = every[disagreement.is_mixed(every)]
+    uneven = (mixed["rejected"] / mixed["n"] - 0.5).abs()
+    brittle = mixed.assign(uneven=uneven).sort_values(["uneven", "cluster_id"])
+    return _Measured(row | found.columns(), isolated.dropna(), brittle)
 
 
 def _estimate_rates(clusters: ClusterBootstrap, every: pd.DataFrame) -> _Estimates:
     """Estimate FRR and DR."""
     several = every[every["n"] >= 2]
-    refused, answered = every["rejected"].sum(), (every["n"] - every["rejected"]).sum()
     found = _Estimates(
         frr=_rate(clusters, every),
         dr=disagreement.estimate_disagreement(clusters, several),
     )
-    note = (
-        "too few clusters with a refusal, or with an answer, for an interval of FRR"
-        f" ({MIN_MIXED} needed)"
-    )
-    found.withhold(_too_few_for_a_rate(every), note, "frr")
-    if not refused or not answered:
-        found.notes.append(
-            f"{'nothing' if not refused else 'everything'} is refused: DR is undefined"
-        )
-    elif len(several) < 2:
-        found.notes.append(
-            "fewer than two clusters with two decisions: DR is undefined"
-        )
-    else:
-        least = int(
-            min(several["rejected"].sum(), (several["n"] - several["rejected"]).sum())
-        )
-        found.withhold(
-            disagreement.too_few_for_disagreement(several),
-            f"too few refusals or answers ({least}; {disagreement.MIN_DECISIONS_EACH}"
-            " needed), or clusters decided both ways"
-            f" ({disagreement.is_mixed(several).sum()}; {MIN_MIXED} needed), for an"
-            " interval of DR",
-            "dr",
-        )
+    found.withhold_rates(every, disagreement.too_few_for_disagreement(several))
     return found
-
-
-def _estimate_harmful(
-    found: _Estimates,
-    clusters: ClusterBootstrap,
-    harmless: pd.DataFrame,
-    harmful: pd.DataFrame,
-) -> None:
-    several = harmful[harmful["n"] >= 2]
-    found.update(
-        harmful_refused=_rate(clusters, harmful),
-        rephrased3_harmful=_odds(clusters, several),
-        rephrased3_difference=_odds(clusters, harmless, several),
-    )
-    note = (
-        "too few clusters of harmful requests with a refusal, or with an answer, for an"
-        " interval"
-    )
-    found.withhold(_too_few_for_a_rate(harmful), note, "harmful_refused")
-    too_few = rephrasing.too_few_for_odds(several) or rephrasing.too_few_for_odds(
-        harmless
-    )
-    note = "too few refusals of harmful requests for an interval of rephrasing them"
-    found.withhold(too_few, note, "rephrased3_harmful", "rephrased3_difference")
 
 
 def _correct_for_annotations(
@@ -368,12 +348,11 @@ def _correct_for_annotations(
     counts = [(int(own.sum()), len(own)) for own in read]
     corrected = label_noise.correct_label_noise(clusters, several, *counts)
     found.update({f"{name}_read": one for name, one in corrected.items()})
-    note = (
-        f"fewer than {MIN_REFUSALS} refusals or answers were read: no interval of what"
-        " readings correct"
-    )
     found.withhold(
-        min(n for _, n in counts) < MIN_REFUSALS, note, "frr_read", "dr_read"
+        min(n for _, n in counts) < MIN_REFUSALS,
+        f"readings of {MIN_REFUSALS} refusals, and of as many answers",
+        "frr_read",
+        "dr_read",
     )
 
 
@@ -405,76 +384,50 @@ def _sample_texts(decisions: Decisions) -> pd.Series:
 def _estimate_by_words(
     found: _Estimates,
     clusters: ClusterBootstrap,
-    cluster: np.ndarray,
-    refused: np.ndarray,
+    phrasings: wording.Phrasings,
     texts: list[str],
 ) -> None:
     """Estimate DR of pairs of texts that share few words, and most."""
-    first, second = wording.list_cluster_pairs(cluster)
+    first, second = wording.list_cluster_pairs(phrasings.cluster)
     overlap = wording.word_overlap(texts, first, second)
-    phrasings = wording.Phrasings(cluster, refused, np.full(len(cluster), "one"))
     chosen = {
         "dr_few_words": overlap < wording.LOW_OVERLAP,
         "dr_most_words": overlap >= wording.HIGH_OVERLAP,
     }
-    note = "too few refusals or answers for an interval of DR by shared words"
     for name, mask in chosen.items():
         pairs = first[mask], second[mask]
         found[name] = wording.estimate_pair_disagreement(clusters, phrasings, pairs)
-        found.withhold(
-            bool(mask.any()) and wording.too_few_for_pairs(refused, pairs), note, name
-        )
+        too_few = wording.too_few_for_pairs(phrasings.refused, pairs)
+        found.withhold(too_few, _PAIRS_NEED, name)
 
 
 def _measure_neighbours(
     own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, drawn: tuple[int, int]
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return columns of a system's row and its isolated refusals.
-
-    Near neighbours stand in the place of clusters.
-    """
+) -> _Measured:
+    """Measure a system with near neighbours in the place of clusters."""
+    brittle = pd.DataFrame(columns=["cluster", "n", "rejected"])
     scored = ~np.isnan(decided)
     if not scored.any():
         unknown = estimates.to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
-        return unknown | {"note": "no row is answered or refused"}, pd.DataFrame(
-            columns=["row", "isolation"]
-        )
+        row = unknown | {"note": "no row is answered or refused"}
+        return _Measured(row, pd.DataFrame(columns=["row", "isolation"]), brittle)
     refused = decided[scored] == 1
     near = neighbours.find_neighbours(vectors[scored], refused)
     clusters = ClusterBootstrap(near.groups, *drawn)
-    frame = pd.DataFrame(
-        {"cluster_id": near.groups, "n": 1, "rejected": refused.astype(int)}
+    frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused * 1})
+    found = _Estimates(
+        frr=_rate(clusters, frame),
+        dr=neighbours.estimate_neighbour_disagreement(clusters, near, refused),
     )
-    dr = neighbours.estimate_neighbour_disagreement(
-        clusters, near.groups, refused, near.near, near.near_rejected
+    fewest = min(refused.sum(), (~refused).sum())
+    found.withhold_rates(
+        frame.groupby("cluster_id").sum(), fewest < disagreement.MIN_DECISIONS_EACH
     )
-    found = _Estimates(frr=_rate(clusters, frame), dr=dr)
-    if np.isfinite(found["dr"].value):
-        note = (
-            f"too few refusals or answers ({disagreement.MIN_DECISIONS_EACH} needed)"
-            " for an interval of DR"
-        )
-        found.withhold(
-            min(refused.sum(), (~refused).sum()) < disagreement.MIN_DECISIONS_EACH,
-            note,
-            "dr",
-        )
-    else:
-        found.notes.append(
-            "all rows are decided alike, or no two are near: DR is undefined"
-        )
-    note = (
-        "too few groups with a refusal, or with an answer, for an interval of FRR"
-        f" ({MIN_MIXED} needed)"
-    )
-    found.withhold(_too_few_for_a_rate(frame.groupby("cluster_id").sum()), note, "frr")
     kept = refused & (near.near > 0)
     isolation = 1 - near.near_rejected[kept] / near.near[kept]
     isolated = pd.DataFrame({"row": own.index[scored][kept], "isolation": isolation})
-    return {
-        "n_near": int((near.near > 0).sum()),
-        "recall": near.recall,
-    } | found.columns(), isolated
+    n_near = {"n_near": int((near.near > 0).sum())}
+    return _Measured(n_near | found.columns(), isolated, brittle)
 
 
 def compare(
@@ -545,8 +498,8 @@ def compare(
 
 def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
     clusters = ClusterBootstrap(both.index, *drawn)
-    sides = {
-        end: pd.DataFrame(
+    old, new = (
+        pd.DataFrame(
             {
                 "cluster_id": both.index,
                 "n": both[f"n_{end}"],
@@ -554,42 +507,27 @@ def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
             }
         )
         for end in ("old", "new")
-    }
-    old, new = sides.values()
+    )
     found = _Estimates(
         frr=_rate(clusters, new, old),
         dr=disagreement.estimate_disagreement_difference(clusters, new, old),
         rephrased3=_odds(clusters, new, old),
     )
     if old.equals(new):  # resampling shows no spread then
-        found.update(
-            {name: Estimate(0.0, 0.0, 0.0, one.draws) for name, one in found.items()}
-        )
+        for name, one in found.items():
+            found[name] = Estimate(0.0, 0.0, 0.0, one.draws)
     alone: dict[str, float] = {}
-    for end, one in sides.items():
-        refused, answered = (
-            each.sum()
-            for each in rephrasing.count_rephrased(clusters, one, rephrasing.MAX_TRIES)
-        )
-        alone[f"frr_{end}"] = one["rejected"].sum() / one["n"].sum()
-        alone[f"dr_{end}"] = disagreement.disagreement_parts(one["n"], one["rejected"])[
-            2
-        ]
-        alone[f"rephrased3_{end}"] = answered / refused if refused else np.nan
-    note = (
-        f"fewer than {disagreement.MIN_DECISIONS_EACH} refusals or answers, or"
-        f" {MIN_MIXED} clusters decided both ways"
-    )
-    for name, too_few, said in (
-        ("dr", disagreement.too_few_for_disagreement, note),
-        (
-            "rephrased3",
-            rephrasing.too_few_for_odds,
-            f"fewer than {MIN_REFUSALS} refusals",
-        ),
-        ("frr", _too_few_for_a_rate, "too few clusters with a refusal"),
+    for end, side in (("old", old), ("new", new)):
+        dr = disagreement.estimate_disagreement(clusters, side)
+        alone[f"frr_{end}"] = _rate(clusters, side).value
+        alone[f"dr_{end}"] = dr.value
+        alone[f"rephrased3_{end}"] = _odds(clusters, side).value
+    for name, too_few, needs in (
+        ("dr", disagreement.too_few_for_disagreement, _DR_NEEDS),
+        ("rephrased3", rephrasing.too_few_for_odds, _ODDS_NEEDS),
+        ("frr", _too_few_for_a_rate, _RATE_NEEDS),
     ):
-        found.withhold(too_few(old) or too_few(new), said, name)
+        found.withhold(too_few(old) or too_few(new), needs, name)
     return alone | found.columns(p=found["dr"].p)
 
 

@@ -20,7 +20,12 @@ from paraguard_lab.core.thresholds import (
 )
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import gate, page, records
-from paraguard_tools.logs.decisions import HARMFUL_WORDS, Decisions, label_refusals
+from paraguard_tools.logs.decisions import (
+    HARMFUL_WORDS,
+    Decisions,
+    label_refusals,
+    translate,
+)
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.paths import DATA, RESULTS, display_path
@@ -34,6 +39,14 @@ OPTIONS: dict[str, Any] = {
 }
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
+
+ColumnOption = Annotated[
+    str,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of these; by default one of a usual name, or none.",
+    ),
+]
 
 PART_ROWS = 4096  # texts embedded in each part: what a kill can lose
 
@@ -66,36 +79,26 @@ def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
 
     from paraguard_utils.models import encoder
 
-    rows = decisions.texts(decisions.rows.index.to_numpy()).tolist()
-    if not any(rows):
+    texts = decisions.texts(decisions.rows.index.to_numpy()).tolist()
+    if not any(texts):
         raise DataError(
             f"{decisions.name}: there are neither clusters nor texts; name one of them,"
             " with --cluster or --text"
         )
-    hashes = [encoder.hash_text(text) for text in rows]
+    hashes = [encoder.hash_text(text) for text in texts]
     out.mkdir(parents=True, exist_ok=True)
     from paraguard_utils.parts import Parts  # a store's packages, for vectors only
 
     with Parts(out / "vectors.parquet", "sentences") as parts:
-        known = {
-            row.text_hash: row.vector
-            for frame in parts.read()
-            for row in frame.itertuples()
-        }
-        missing = {
-            key: text
-            for key, text in zip(hashes, rows, strict=True)
-            if key not in known
-        }
-        keys = list(missing)
-        for start in tqdm(
-            range(0, len(keys), PART_ROWS), desc="embedding", disable=not keys
-        ):
-            chunk = keys[start : start + PART_ROWS]
-            vectors = list(encoder.encode_texts([missing[key] for key in chunk]))
-            parts.add(pd.DataFrame({"text_hash": chunk, "vector": vectors}))
-            known |= dict(zip(chunk, vectors, strict=True))
-    return np.stack([np.asarray(known[key], np.float16) for key in hashes])
+        missing = pd.Series(texts, hashes).groupby(level=0).first()
+        for frame in parts.read():
+            missing = missing.drop(frame["text_hash"], errors="ignore")
+        for start in tqdm(range(0, len(missing), PART_ROWS), desc="embedding"):
+            chunk = missing.iloc[start : start + PART_ROWS]
+            vectors = list(encoder.encode_texts(chunk.tolist()))
+            parts.add(pd.DataFrame({"text_hash": chunk.index, "vector": vectors}))
+        known = pd.concat(parts.read()).set_index("text_hash")["vector"]
+    return np.stack(known[hashes].to_list()).astype(np.float16)
 
 
 def _fill(lines: Sequence[str]) -> str:
@@ -107,15 +110,10 @@ def format_comparison(old: Decisions, new: Decisions) -> str:
     table = audits.compare(old, new)
     rows = {}
     for row in table.to_dict("records"):
-        changes = {
-            f"{name}, new minus old": audits.format_cell(row, name)
-            for name in ("frr", "dr", "rephrased3")
-        }
-        rows[row["system"]] = {
-            "clusters": row["n_clusters"],
-            **changes,
-            "p (dr)": f"{row['p']:.3f}",
-        }
+        shown = {"clusters": row["n_clusters"], "p (dr)": f"{row['p']:.3f}"}
+        for name in ("frr", "dr", "rephrased3"):
+            shown[f"{name}, new minus old"] = audits.format_cell(row, name)
+        rows[row["system"]] = shown
     return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
 
 
@@ -130,14 +128,14 @@ def format_plan(decisions: Decisions | None) -> str:
                 f"{decisions.name}: a plan needs clusters; leave the file out to plan"
                 " by assumed rates"
             )
-        counts = {
-            name: audits.count_requests(own) for name, own in decisions.by_system()
-        }
-        if unknown := [name for name, own in counts.items() if own.empty]:
-            raise SettingsError(
-                f"{decisions.name}: no harmless request of {unknown[0]} is answered or"
-                " refused; leave the file out to plan by assumed rates"
-            )
+        counts = {}
+        for name, own in decisions.by_system():
+            counts[name] = audits.count_requests(own)
+            if counts[name].empty:
+                raise SettingsError(
+                    f"{decisions.name}: no harmless request of {name} is answered or"
+                    " refused; leave the file out to plan by assumed rates"
+                )
     else:
         counts = {
             f"6 wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": (
@@ -146,16 +144,14 @@ def format_plan(decisions: Decisions | None) -> str:
             for rate in (0.05, 0.2, 0.5)
             for dr in (0.3, 0.7)
         }
-    plans = {name: audits.plan_clusters(decided) for name, decided in counts.items()}
     tables = [
-        f"{name}\n{one.to_string(index=False, float_format='%.3f')}"
-        for name, one in plans.items()
-    ]
-    heading = (
         "Half of the width of a 95 % interval, by clusters; refusals: how many to"
         " expect."
-    )
-    return "\n\n".join([heading, *tables])
+    ]
+    for name, decided in counts.items():
+        plan = audits.plan_clusters(decided)
+        tables.append(f"{name}\n{plan.to_string(index=False, float_format='%.3f')}")
+    return "\n\n".join(tables)
 
 
 def read_score_rows(
@@ -168,36 +164,23 @@ def read_score_rows(
     one of the three.
     """
     source = records.find_log_source(file)
-    rows = pd.concat(
-        records.read_parts(
-            source, dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)
-        )
-    )
+    named = dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)
+    rows = pd.concat(records.read_parts(source, named))
     for name in ("score", "cluster"):
         if name not in rows:
             raise DataError(
                 f"{source.name}: there is no column of {name}s; name it with --{name}"
             )
-    rows["score"] = pd.to_numeric(rows["score"], errors="coerce").replace(
-        [np.inf, -np.inf], np.nan
-    )
-    rows["cluster"] = rows["cluster"].replace(r"^\s*$", np.nan, regex=True)
-    rows["harmful"] = (
-        rows["harmful"].map(lambda word: HARMFUL_WORDS.get(str(word).strip().lower()))
-        if "harmful" in rows
-        else harmful
-    )
-    for row, lacks in rows[rows.isna().any(axis=1)].isna().iterrows():
-        advice = (
-            "harmful is true or false"
-            if lacks["harmful"]
-            else "give it, or leave the row out"
-        )
-        raise DataError(
-            f"{source.name}, {source.place(int(row))}: there is no {lacks.idxmax()};"
-            f" {advice}"
-        )
-    return rows
+    rows = rows.astype(object).where(rows.notna(), "")
+    scores = pd.to_numeric(rows["score"], errors="coerce")
+    source.check(rows["score"], scores.abs() < np.inf, "is no number")
+    source.check(rows["cluster"], rows["cluster"].str.strip() != "", "is blank")
+    if "harmful" in rows:
+        marks = translate(rows["harmful"], HARMFUL_WORDS)
+        source.check(rows["harmful"], marks.notna(), "is neither true nor false")
+    else:
+        marks = harmful
+    return rows.assign(score=scores, harmful=marks)
 
 
 def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list[str]:
@@ -210,30 +193,25 @@ def describe_cut(rows: pd.DataFrame, requests: float, confidence: float) -> list
     cut = choose_promised_threshold(
         own["score"], own["cluster"], requests=requests, confidence=confidence
     )
-    lines = [
-        f"Block scores above {cut.threshold!r}.",
-        (
-            f"{cut.blocked} of {cut.clusters} harmless meanings have a wording above"
-            f" it. With {confidence:.0%} confidence, at most {cut.upper:.1%} of such"
-            " meanings, in as many wordings each, have one that is blocked."
-        ),
-    ]
-    if not harmful.any():
-        return [
-            *lines,
-            (
-                "What this lets through is unknown: name harmful requests with --twins"
-                " or --harmful."
-            ),
-        ]
-    ids, hits = rows.loc[harmful, "cluster"], rows.loc[harmful, "score"] > cut.threshold
-    share, low, high = ClusterBootstrap(ids).share(ids, hits)
-    return [
-        *lines,
-        (
+    if harmful.any():
+        blocked = rows.loc[harmful, "score"] > cut.threshold
+        ids = rows.loc[harmful, "cluster"]
+        share, low, high = ClusterBootstrap(ids).share(ids, blocked)
+        price = (
             f"It still blocks {share:.0%} [{low:.0%}, {high:.0%}] of {len(ids)} harmful"
             " requests."
-        ),
+        )
+    else:
+        price = (
+            "What this lets through is unknown: name harmful requests with --twins or"
+            " --harmful."
+        )
+    return [
+        f"Block scores above {cut.threshold!r}.",
+        f"{cut.blocked} of {cut.clusters} harmless requests have a wording above it."
+        f" With {confidence:.0%} confidence, at most {cut.upper:.1%} of such requests,"
+        " in as many wordings each, have one that is blocked.",
+        price,
     ]
 
 
@@ -261,15 +239,7 @@ def label(
     Example: paraguard label answers.csv --column completion --request prompt >
     labelled.csv
     """
-    try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file}: cannot be read: {str(error).splitlines()[0]}; pass a CSV file in"
-            " UTF-8"
-        ) from error
+    frame = pd.concat(records.read_table(records.find_log_source(file)))
     for name, option in ((column, "--column"), (request, "--request")):
         if name and name not in frame:
             raise DataError(
@@ -288,7 +258,7 @@ def threshold(
         typer.Argument(help="A guard's scores, a row a request; - for standard input."),
     ],
     requests: Annotated[
-        float, typer.Option(help="Share of harmless meanings it may block.")
+        float, typer.Option(help="Share of harmless requests it may block.")
     ] = MAX_REQUESTS,
     confidence: Annotated[float, typer.Option(help="How sure that is.")] = CONFIDENCE,
     twins: Annotated[
@@ -297,29 +267,21 @@ def threshold(
             metavar="FILE", help="Scores of harmful requests, with the same columns."
         ),
     ] = "",
-    score: Annotated[
-        str, typer.Option(help="Column of scores.", show_default="score, probability")
-    ] = "",
-    cluster: Annotated[
-        str, typer.Option(help="Column of clusters.", show_default="cluster, ...")
-    ] = "",
-    harmful: Annotated[
-        str,
-        typer.Option(help="Column: should be blocked.", show_default="harmful, ..."),
-    ] = "",
+    score: ColumnOption = "",
+    cluster: ColumnOption = "",
+    harmful: ColumnOption = "",
 ) -> None:
-    """Choose the cut that blocks at most a share of harmless meanings.
+    """Choose the cut that blocks at most a share of harmless requests.
 
-    A meaning is blocked if any of its wordings is. What the cut costs is printed too.
+    A request is blocked if any of its wordings is. What the cut costs is printed too.
 
-    Example: paraguard threshold scores.csv --meanings 0.05
+    Example: paraguard threshold scores.csv --requests 0.05
     """
     columns = {"score": score, "cluster": cluster, "harmful": harmful}
-    parts = [
-        read_score_rows(file, columns),
-        *([read_score_rows(twins, columns, harmful=True)] if twins else []),
-    ]
-    print(_fill(describe_cut(pd.concat(parts), requests, confidence)))
+    rows = read_score_rows(file, columns)
+    if twins:
+        rows = pd.concat([rows, read_score_rows(twins, columns, harmful=True)])
+    print(_fill(describe_cut(rows, requests, confidence)))
 
 
 @app.command()
@@ -331,40 +293,13 @@ def audit(
             help="Decisions or answers, - for standard input; two with --compare.",
         ),
     ] = None,
-    text: Annotated[
-        str,
-        typer.Option(help="Column of the requests.", show_default="text, prompt, ..."),
-    ] = "",
-    answer: Annotated[
-        str,
-        typer.Option(
-            help="Column of the answers.", show_default="answer, response, ..."
-        ),
-    ] = "",
-    decision: Annotated[
-        str,
-        typer.Option(
-            help="Column of the decisions.", show_default="decision, refused, ..."
-        ),
-    ] = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            help="Column of clusters; none: near neighbours.",
-            show_default="cluster, ...",
-        ),
-    ] = "",
-    system: Annotated[
-        str, typer.Option(help="Column of systems.", show_default="system, model, ...")
-    ] = "",
-    harmful: Annotated[
-        str,
-        typer.Option(help="Column: should be refused.", show_default="harmful, ..."),
-    ] = "",
-    annotation: Annotated[
-        str,
-        typer.Option(help="Column of what a reader says.", show_default="annotation"),
-    ] = "",
+    text: ColumnOption = "",
+    answer: ColumnOption = "",
+    decision: ColumnOption = "",
+    cluster: ColumnOption = "",
+    system: ColumnOption = "",
+    harmful: ColumnOption = "",
+    annotation: ColumnOption = "",
     rejects: Annotated[
         list[str] | None,
         typer.Option(
@@ -432,43 +367,40 @@ def audit(
         "decision": decision,
         "cluster": cluster,
         "system": system,
+        "harmful": harmful,
+        "annotation": annotation,
     }
-    columns |= {"harmful": harmful, "annotation": annotation}
     files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
     if len(files) != (0 if plan and not files else 1 + compare):
         raise SettingsError("name one file, two with --compare, or --demo")
-    logs = [
-        Decisions.from_file(name, columns, rejects or (), requests, labeller)
-        for name in files
-    ]
-    if plan or compare:
-        print(
-            format_plan(logs[0] if logs else None) if plan else format_comparison(*logs)
-        )
+
+    def read(name: str) -> Decisions:
+        return Decisions.from_file(name, columns, rejects or (), requests, labeller)
+
+    logs = [read(name) for name in files]
+    if plan:
+        print(format_plan(logs[0] if logs else None))
         return
-    before = (
-        Decisions.from_file(baseline, columns, rejects or (), requests, labeller)
-        if baseline
-        else None
-    )
+    if compare:
+        print(format_comparison(*logs))
+        return
+    before = read(baseline) if baseline else None
     stem = "stdin" if files[0] == records.STDIN else Path(files[0]).name.split(".")[0]
     found = report_audit(logs[0], out or RESULTS / "audit" / stem)
-    findings = (
-        gate.judge_audit(found.table, measure, fail_above)
-        if fail_above is not None
-        else []
-    )
+    findings = []
+    if fail_above is not None:
+        findings += gate.judge_audit(found.table, measure, fail_above)
     if before is not None:
         findings += gate.judge_audit(audits.compare(before, logs[0]), measure, margin)
     for one in findings:
         print(one.line)
     if json_file:
-        json_file.write_text(
-            gate.gate_json(found.table, found.sentences, findings), encoding="utf-8"
-        )
+        content = gate.gate_json(found.table, found.sentences, findings)
+        json_file.write_text(content, encoding="utf-8")
     if junit:
         junit.write_text(gate.gate_junit(findings), encoding="utf-8")
     if summary:
         with summary.open("a", encoding="utf-8") as opened:
-            opened.write(gate.gate_markdown(found.table, found.sentences, findings))
-    sys.exit(0 if fail_above is None and before is None else gate.exit_status(findings))
+            opened.write(gate.gate_markdown(found.sentences, findings))
+    is_gate = fail_above is not None or before is not None
+    sys.exit(gate.exit_status(findings) if is_gate else 0)

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
 
 from paraguard_tools.logs import records
 from paraguard_tools.logs.records import USUAL_COLUMNS, YES_NO, LogSource
@@ -23,33 +22,42 @@ ONLY_SYSTEM = "all rows"  # the system of a file that names none
 # Answers up to which the classifier reads too, if it is installed: it embeds each
 MAX_CLASSIFIED = 20_000
 
-_REFUSALS = (
-    "rejected",
-    "refuse",
-    "refused",
-    "refusal",
-    "block",
-    "deny",
-    "denied",
-    "unsafe",
-    "flagged",
-)
-_ANSWERS = (
-    "accepted",
-    "answer",
-    "answered",
-    "allow",
-    "allowed",
-    "pass",
-    "passed",
-    "comply",
-    "safe",
-)
 _WORDS = {
     **{label: label for label in LABELS},
-    **dict.fromkeys(_REFUSALS, "reject"),
-    **dict.fromkeys(_ANSWERS, "accept"),
-    **dict.fromkeys(("error", "unclear"), "unparsed"),
+    **dict.fromkeys(
+        [
+            "rejected",
+            "refuse",
+            "refused",
+            "refusal",
+            "block",
+            "deny",
+            "denied",
+            "unsafe",
+            "flagged",
+        ],
+        "reject",
+    ),
+    **dict.fromkeys(
+        [
+            "accepted",
+            "answer",
+            "answered",
+            "allow",
+            "allowed",
+            "pass",
+            "passed",
+            "comply",
+            "safe",
+        ],
+        "accept",
+    ),
+    "unsafe": "reject",
+    "flagged": "reject",
+    "comply": "accept",
+    "safe": "accept",
+    "error": "unparsed",
+    "unclear": "unparsed",
 }
 """The label that a word for a decision, in lower case, plainly means."""
 
@@ -62,6 +70,8 @@ HARMFUL_WORDS = YES_NO | {
 }
 """Words for harmful and harmless, in lower case."""
 
+_TOLD = ("decision", "cluster", "system", "harmful", "annotation")
+_ANSWERED = ("answer", "finish_reason", "text")
 _KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what is read of a byte that is not UTF-8
 
@@ -174,13 +184,8 @@ class Decisions:
         for part in self.read():
             if "text" in part:
                 texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
-                found.append(
-                    texts.map(
-                        lambda text: text.encode("utf-8", "surrogateescape").decode(
-                            "utf-8", "replace"
-                        )
-                    )
-                )
+                raw = texts.str.encode("utf-8", "surrogateescape")
+                found.append(raw.str.decode("utf-8", "replace"))
         every = pd.concat(found)
         return every[~every.index.duplicated()].reindex(wanted, fill_value="")
 
@@ -193,120 +198,81 @@ def _gather(
 ) -> tuple[pd.DataFrame, str]:
     """Return all rows, and who labelled them.
 
-    Names are kept as categories, so that a million rows are small.
+    Answers are kept only as long as they are needed, so that a million rows are small.
     """
-    index: list[np.ndarray] = []
-    fields: dict[str, list[pd.Categorical]] = {}
-    answers = []
+    frames = [pd.DataFrame()]
     for part in parts:
-        index.append(part.index.to_numpy())
-        if "decision" not in part or (part["decision"].isna().all() and not part.empty):
-            if "answer" not in part and "finish_reason" not in part:
-                raise DataError(
-                    f"{source.name}: there is neither a decision nor an answer (read:"
-                    f" {', '.join(part.columns) or 'nothing'}); name the column with"
-                    " --decision or --answer"
-                )
-            answers.append(part.reindex(columns=["answer", "finish_reason", "text"]))
-        for name in ("decision", "cluster", "system", "harmful", "annotation"):
-            if name in part:
-                fields.setdefault(name, []).append(_categories(source, part[name]))
-    n = sum(map(len, index))
-    if not n:
+        is_decided = "decision" in part and part["decision"].notna().any()
+        frames.append(part.filter(_TOLD if is_decided else _TOLD + _ANSWERED))
+    told = pd.concat(frames)
+    if not len(told):
         raise DataError(f"{source.name}: there are no rows")
-    for name, own in fields.items():
-        if sum(map(len, own)) != n:
-            raise DataError(
-                f"{source.name}: {name} is told in some rows only; fill it in, or pass"
-                f" --{name} none"
-            )
-    of_all = {"category": "", "system": ONLY_SYSTEM}
-    made = {
-        name: pd.Categorical.from_codes(np.zeros(n, np.int8), [value])
-        for name, value in of_all.items()
-    }
-    made |= {name: union_categoricals(own) for name, own in fields.items()}
-    frame, labelled_by = pd.DataFrame(made, index=np.concatenate(index)), ""
-    if answers:
-        found, labelled_by = _label(pd.concat(answers), labeller)
-        frame["label"] = pd.Categorical(found["label"], categories=list(LABELS))
-        frame["category"] = pd.Categorical(
-            found["kind"].where(found["label"] == "blocked", "")
-        )
-    else:
+    told = told.dropna(axis=1, how="all")
+    frame = pd.DataFrame({"system": ONLY_SYSTEM, "category": ""}, told.index)
+    for name in told.columns.intersection(_TOLD):
+        frame[name] = _check_words(source, told[name])
+    labelled_by = ""
+    if "decision" in told:
         frame["label"] = _to_labels(source, frame["decision"], rejects)
-    if "harmful" in frame:
-        bits = {
-            one: HARMFUL_WORDS.get(one.strip().lower())
-            for one in frame["harmful"].cat.categories
-        }
-        if bad := [one for one, bit in bits.items() if bit is None]:
-            raise DataError(
-                f"{source.name}: harmful is {bad[0]!r}; write true or false, or pass"
-                " --harmful none"
-            )
-        frame["harmful"] = frame["harmful"].map(bits).astype(bool)
-    if "annotation" in frame:
-        words = {
-            one: _WORDS.get(one.strip().lower(), "")
-            for one in frame["annotation"].cat.categories
-        }
-        frame["annotation"] = pd.Categorical(
-            frame["annotation"].map(words).astype(object)
+    elif "answer" in told or "finish_reason" in told:
+        answers = told.reindex(columns=_ANSWERED).astype(object)
+        found, labelled_by = _label(answers, labeller)
+        frame["label"] = found["label"].to_numpy()
+        frame["category"] = found["kind"].where(found["label"] == "blocked", "").array
+    else:
+        raise DataError(
+            f"{source.name}: there is neither a decision nor an answer (read:"
+            f" {', '.join(told) or 'nothing'}); name the column with --decision or"
+            " --answer"
         )
+    if "harmful" in frame:
+        bits = translate(frame["harmful"], HARMFUL_WORDS)
+        source.check(frame["harmful"], bits.notna(), "is neither true nor false")
+        frame["harmful"] = bits.astype(bool)
+    if "annotation" in frame:
+        frame["annotation"] = translate(frame["annotation"], _WORDS).fillna("")
+    frame["label"] = pd.Categorical(frame["label"], categories=list(LABELS))
+    for name in frame.columns.intersection(["system", "cluster", "category"]):
+        frame[name] = frame[name].astype("category")
     return frame[[name for name in _KEPT if name in frame]], labelled_by
 
 
-def _categories(source: LogSource, values: pd.Series) -> pd.Categorical:
-    """Turn values into categories.
+def _check_words(source: LogSource, values: pd.Series) -> pd.Series:
+    """Return words; a blank one, but for an annotation, is an error."""
+    words = values.astype(object).where(values.notna(), "")
+    is_utf8 = words.map(lambda word: not _SURROGATE.search(word))
+    source.check(words, is_utf8, "is not UTF-8")
+    if values.name != "annotation":
+        source.check(words, words.str.strip() != "", "is blank")
+    return words
 
-    A blank one, but for a reading, is an error that names its row.
-    """
-    made = pd.Categorical(values.astype(object).where(values.notna(), ""))
-    for said, bad in (
-        (
-            "is blank; fill it in or leave the row out",
-            lambda one: not one.strip() and values.name != "annotation",
-        ),
-        ("is not UTF-8; save the file as UTF-8", _SURROGATE.search),
-    ):
-        if wrong := [code for code, one in enumerate(made.categories) if bad(one)]:
-            row = int(values.index[np.isin(made.codes, wrong)][0])
-            raise DataError(f"{source.name}, {source.place(row)}: {values.name} {said}")
-    return made
+
+def translate(words: pd.Series, meanings: Mapping[str, Any]) -> pd.Series:
+    """Return what words mean, in any case; NaN for unknown ones."""
+    return words.map({one: meanings.get(one.strip().lower()) for one in words.unique()})
 
 
 def _to_labels(
     source: LogSource, decisions: pd.Series, rejects: Sequence[str]
-) -> pd.Categorical:
+) -> pd.Series:
     """Turn decisions, as the file words them, into `LABELS`."""
-    lowered = {name: name.strip().lower() for name in decisions.cat.categories}
-    if rejects:
-        if missing := [name for name in rejects if name not in lowered]:
-            there = ", ".join(map(repr, list(lowered)[:6]))
+    there = sorted(decisions.unique())
+    for name in rejects:
+        if name not in there:
+            known = ", ".join(map(repr, there[:6]))
             raise DataError(
-                f"{source.name}: no decision is {missing[0]!r}; there are {there}"
+                f"{source.name}: no decision is {name!r}; there are {known}"
             )
-        named: dict[str, str | None] = {
-            name: "reject" if name in rejects else "accept" for name in lowered
-        }
-    else:
-        of_filter = not {"reject", "accept"} & set(lowered.values())
-        words = _WORDS | (
-            {"blocked": "reject"} if of_filter else {}
-        )  # one of a filter's two words
-        named = {name: words.get(word) for name, word in lowered.items()}
-    if other := [name for name, label in named.items() if label is None]:
-        row = int(decisions.index[decisions == other[0]][0])
-        likely = sorted(
-            lowered, key=lambda name: (not YES_NO.get(lowered[name], False), name)
-        )
-        raise DataError(
-            f"{source.name}, {source.place(row)}: the decision {other[0]!r} is none of"
-            f" {', '.join(LABELS)}; say which decisions are refusals:"
-            f" {' or '.join(f'--rejects {name!r}' for name in likely[:2])}"
-        )
-    return pd.Categorical(decisions.map(named).astype(str), categories=list(LABELS))
+    if rejects:
+        return decisions.isin(rejects).map({True: "reject", False: "accept"})
+    words = dict(_WORDS)
+    if not {"reject", "accept"} & {name.strip().lower() for name in there}:
+        words["blocked"] = "reject"  # one of a filter's two words
+    labels = translate(decisions, words)
+    refusals = " or ".join(f"--rejects {name!r}" for name in there[:2])
+    problem = f"is none of {', '.join(LABELS)}: say which are refusals, by {refusals}"
+    source.check(decisions, labels.notna(), problem)
+    return labels
 
 
 def label_refusals(
@@ -338,12 +304,12 @@ def label_refusals(
     >>> label_refusals(answers, labeller="cues")["label"].tolist()
     ['reject', 'accept']
     """
-    frame = pd.DataFrame({"answer": list(answers)}, dtype=object)
-    frame["finish_reason"] = (
-        list(finish_reasons) if finish_reasons is not None else None
-    )
-    frame["text"] = list(requests) if requests is not None else None
-    return _label(frame, labeller)[0]
+    frame = pd.DataFrame(index=range(len(answers)), columns=_ANSWERED, dtype=object)
+    given = (answers, finish_reasons, requests)
+    for name, values in zip(_ANSWERED, given, strict=True):
+        if values is not None:
+            frame[name] = list(values)
+    return _label(frame.astype(object), labeller)[0]
 
 
 def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
@@ -353,30 +319,21 @@ def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
     """
     from paraguard_utils.labels import refusals
 
+    texts = answers["answer"].tolist()
     reasons = answers["finish_reason"].tolist()
-    if labeller != "cues" and (labeller or len(answers) <= MAX_CLASSIFIED):
-        try:
-            from paraguard_utils.labels import labelling
+    if labeller == "cues" or (not labeller and len(texts) > MAX_CLASSIFIED):
+        return refusals.label_by_cues(texts, reasons), refusals.CUES_VERSION
+    requests = answers["text"]
+    asked = requests.fillna("").tolist() if requests.notna().any() else None
+    try:
+        from paraguard_utils.labels import labelling
 
-            requests = (
-                answers["text"].fillna("").tolist()
-                if answers["text"].notna().any()
-                else None
-            )
-            return (
-                labelling.label_responses(
-                    answers["answer"].tolist(), reasons, requests
-                ),
-                labelling.LABELLER,
-            )
-        except ImportError as error:
-            if labeller:
-                raise DataError(
-                    f"the classifier needs a package that is not there ({error.name}):"
-                    " pip install '.[models]', or label by the cue list alone, with"
-                    " --labeller cues"
-                ) from None
-    return (
-        refusals.label_by_cues(answers["answer"].tolist(), reasons),
-        refusals.CUES_VERSION,
-    )
+        return labelling.label_responses(texts, reasons, asked), labelling.LABELLER
+    except ImportError as error:
+        if labeller:
+            raise DataError(
+                f"the classifier needs a package that is not there ({error.name}): pip"
+                " install '.[models]', or label by the cue list alone, with --labeller"
+                " cues"
+            ) from None
+    return refusals.label_by_cues(texts, reasons), refusals.CUES_VERSION

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from paraguard_tools.logs.audit import format_cell, format_interval
+from paraguard_tools.logs.audit import format_interval
 
 EXIT_CODES = {
     "worse": 3,
@@ -16,19 +16,13 @@ EXIT_CODES = {
     "not worse": 0,
 }  # worst first; 1 is an error, 2 a wrong command line
 
-GATE_TITLES = {
-    "dr": "DR, the disagreement ratio (0: meaning decides, 1: it does not)",
-    "frr": "false refusal rate",
-    "rephrased3": "refused requests answered within three other wordings",
-}
-
 
 class GateFinding(NamedTuple):
     """What a gate says of one system: the verdict is one of `EXIT_CODES`.
 
     `value` with its interval is the measure if it was judged by a limit, and the
-    change, new minus old, if it was judged by a baseline. `needed`: clusters that would
-    be enough for a verdict if the value stays; 0 if unknown.
+    change, new minus old, if it was judged by a baseline. `needed`: clusters that are
+    enough for a verdict if the value stays; 0 if unknown.
     """
 
     system: str
@@ -52,12 +46,12 @@ class GateFinding(NamedTuple):
             f"{self.system}: {self.verdict}: {self.measure} {self.found} against"
             f" {self.limit:g}"
         )
-        if self.verdict != "too little to say":
-            return said
-        enough = f"about {self.needed:,} clusters would be enough"
-        return (
-            f"{said}; {enough if self.needed else 'nobody can tell how many would do'}"
-        )
+        if self.verdict == "too little to say":
+            enough = "nobody can tell how many clusters would be enough"
+            if self.needed:
+                enough = f"about {self.needed:,} clusters would be enough"
+            said += f"; {enough}"
+        return said
 
 
 def judge_audit(
@@ -83,24 +77,17 @@ def judge_audit(
         value, low, high = (
             float(row.get(f"{measure}{end}", np.nan)) for end in ("", "_low", "_high")
         )
-        beyond, within = (
-            (high < limit, low >= limit) if least else (low > limit, high <= limit)
-        )
+        beyond, within = low > limit, high <= limit
+        if least:
+            beyond, within = high < limit, low >= limit
         verdict = "worse" if beyond else "not worse" if within else "too little to say"
         needed = 0
-        if (
-            verdict == "too little to say"
-            and np.isfinite(high - low)
-            and value != limit
-        ):
-            half = max(high - value, value - low)
-            needed = int(
-                np.ceil(row.get("n_clusters", 0) * (half / abs(value - limit)) ** 2)
-            )
+        if np.isfinite(high - low) and value != limit:
+            half = max(high - value, value - low) / abs(value - limit)
+            needed = int(np.ceil(row.get("n_clusters", 0) * half**2))
+        system = str(row["system"])
         findings.append(
-            GateFinding(
-                str(row["system"]), measure, value, low, high, limit, verdict, needed
-            )
+            GateFinding(system, measure, value, low, high, limit, verdict, needed)
         )
     return findings
 
@@ -115,15 +102,12 @@ def gate_json(
     table: pd.DataFrame, sentences: Sequence[str], findings: Sequence[GateFinding]
 ) -> str:
     """Return what was found as JSON; what is unknown is null."""
-    rows = json.loads(table.to_json(orient="records", double_precision=6))
-    gate = [
-        {
-            name: None if isinstance(v, float) and not np.isfinite(v) else v
-            for name, v in one._asdict().items()
-        }
-        for one in findings
-    ]
-    found = {"systems": rows, "sentences": list(sentences), "gate": gate}
+    gate = pd.DataFrame(findings, columns=GateFinding._fields)
+    systems, judged = (
+        json.loads(frame.to_json(orient="records", double_precision=6))
+        for frame in (table, gate)
+    )
+    found = {"systems": systems, "sentences": list(sentences), "gate": judged}
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -132,23 +116,17 @@ def gate_junit(findings: Sequence[GateFinding]) -> str:
 
     Worse is a failure, too little to say an error.
     """
-    kinds = {"worse": "failure", "too little to say": "error"}
-    counts = {
-        f"{kind}s": str(sum(one.verdict == name for one in findings))
-        for name, kind in kinds.items()
-    }
-    suite = ElementTree.Element(
-        "testsuite", {"name": "paraguard", **counts, "tests": str(len(findings))}
-    )
+    suite = ElementTree.Element("testsuite", name="paraguard", tests=str(len(findings)))
     for one in findings:
         name = f"{remove_unprintable(one.system)} {one.measure}"
         case = ElementTree.SubElement(
             suite, "testcase", classname="paraguard", name=name
         )
-        if one.verdict in kinds:
-            ElementTree.SubElement(
-                case, kinds[one.verdict], message=remove_unprintable(one.line)
-            )
+        if kind := {"worse": "failure", "too little to say": "error"}.get(one.verdict):
+            message = remove_unprintable(one.line)
+            ElementTree.SubElement(case, kind, message=message)
+    for kind in ("failure", "error"):
+        suite.set(f"{kind}s", str(len(suite.findall(f"testcase/{kind}"))))
     return ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
@@ -157,32 +135,16 @@ def remove_unprintable(text: str) -> str:
     return "".join(mark for mark in text if mark.isprintable())
 
 
-def gate_markdown(
-    table: pd.DataFrame, sentences: Sequence[str], findings: Sequence[GateFinding]
-) -> str:
+def gate_markdown(sentences: Sequence[str], findings: Sequence[GateFinding]) -> str:
     """Return a summary for the page of a job, with names escaped."""
-    titles = {name: title for name, title in GATE_TITLES.items() if name in table}
-    lines = [
-        "### How sensibly does it refuse?",
-        "",
-        *(f"- {_escape(one)}" for one in sentences),
-    ]
+    lines = ["### How sensibly does it refuse?", ""]
+    lines += [f"- {_escape(one)}" for one in sentences]
     if findings:
         lines += ["", "| system | verdict | found | limit |", "|---|---|---|---|"]
-        lines += [
-            f"| {_escape(one.system)} | **{one.verdict}** | {one.found} |"
-            f" {one.limit:g} |"
-            for one in findings
-        ]
-    lines += [
-        "",
-        f"| system | {' | '.join(titles.values())} |",
-        "|---|" + "---|" * len(titles),
-    ]
-    for row in table.to_dict("records"):
+    for one in findings:
         lines.append(
-            f"| {_escape(str(row['system']))} |"
-            f" {' | '.join(format_cell(row, name) for name in titles)} |"
+            f"| {_escape(one.system)} | **{one.verdict}** | {one.measure} {one.found} |"
+            f" {one.limit:g} |"
         )
     return "\n".join(lines) + "\n"
 

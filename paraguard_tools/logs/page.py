@@ -4,41 +4,22 @@ import base64
 import html
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from paraguard_tools.logs import gate
-from paraguard_tools.logs.audit import MAX_NAME_CHARS, Audit, format_cell
+from paraguard_tools.logs.audit import (
+    AUDIT_HEADINGS,
+    MAX_NAME_CHARS,
+    Audit,
+    format_cell,
+)
 from paraguard_utils import text as texts
 from paraguard_utils.core.confusion import THETA
 
 _MAX_ON_PAGE = 50
-AUDIT_HEADINGS = {
-    "n": "rows",
-    "n_scored": "decided",
-    "n_reject": "refused",
-    "n_blocked": "stopped by a filter",
-    "n_clusters": "clusters",
-    "n_near": "rows with a neighbour",
-    "frr": "refused (FRR)",
-    "dr": "disagreement ratio (DR)",
-    "refused_once": "meanings refused in one wording or more",
-    "refused_always": "meanings refused in all",
-    "rephrased1": "answered at the first rewording",
-    "rephrased3": "within three",
-    "dr_few_words": "DR, few words in common",
-    "dr_most_words": "DR, most words in common",
-    "harmful_refused": "harmful requests refused",
-    "rephrased3_harmful": "harmful ones answered within three",
-    "rephrased3_difference": "harmless minus harmful",
-    "frr_aside": "refused, filters set aside",
-    "dr_aside": "DR, filters set aside",
-    "frr_read": "refused, as readings correct it",
-    "dr_read": "DR, as readings correct it",
-}
-"""How an audit's columns are headed, for readers who know no names of measures."""
+_NAMED_BY_USERS = ["system", "cluster", "text", "category"]
 
 
 def display_audit(table: pd.DataFrame) -> pd.DataFrame:
@@ -46,20 +27,16 @@ def display_audit(table: pd.DataFrame) -> pd.DataFrame:
 
     A row is a measure, a column a system; a dash stands for what is not known.
     """
-    columns: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(table.to_dict("records")):
-        unique = (  # names may be alike where they are cut
-            f"{str(row['system'])[:MAX_NAME_CHARS]}{chr(0x200B) * number}"
-        )
-        own = columns.setdefault(unique, {})
-        for name, heading in AUDIT_HEADINGS.items():
-            if f"{name}_low" in table:
-                own[heading] = format_cell(row, name)
-            elif name in table:
-                own[heading] = (
-                    f"{row[name]:,.0f}" if np.isfinite(row[name]) else "\u2013"
-                )
-    return pd.DataFrame(columns)
+    rows = table.to_dict("records")
+    shown = {}
+    for name, heading in AUDIT_HEADINGS.items():
+        if f"{name}_low" in table:
+            shown[heading] = [format_cell(row, name) for row in rows]
+        elif name in table:
+            counts = [f"{row[name]:,.0f}" for row in rows]
+            shown[heading] = [one.replace("nan", "\u2013") for one in counts]
+    systems = table["system"].astype(str).str[:MAX_NAME_CHARS]
+    return pd.DataFrame(shown, index=systems.to_list()).T
 
 
 def list_audit_notes(table: pd.DataFrame) -> list[str]:
@@ -86,23 +63,21 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
         "brittle_clusters": found.brittle,
         "stops": found.stops,
     }
-    files = {out / f"{name}.csv": frame for name, frame in tables.items() if len(frame)}
-    for file, frame in files.items():
-        safe = [
-            column
-            for column in ("system", "cluster", "text", "category")
-            if column in frame
-        ]
-        frame = frame.assign(
-            **{
-                column: texts.escape_formulas(frame[column].astype(str))
-                for column in safe
-            }
-        )
-        file.write_text(frame.to_csv(index=False), encoding="utf-8")
+    files = []
+    for name, frame in tables.items():
+        if frame.empty:
+            continue
+        written = frame.copy()
+        for column in frame.columns.intersection(_NAMED_BY_USERS):
+            written[column] = texts.escape_formulas(frame[column].astype(str))
+        files.append(out / f"{name}.csv")
+        written.to_csv(files[-1], index=False, lineterminator="\n")
     figure = _figure(found.table, out / "audit.png")
-    (out / "report.html").write_text(_render(found, refusals, figure), encoding="utf-8")
-    return [*files, *([figure] if figure else []), out / "report.html"]
+    if figure:
+        files.append(figure)
+    files.append(out / "report.html")
+    files[-1].write_text(_render(found, refusals, figure), encoding="utf-8")
+    return files
 
 
 def _figure(table: pd.DataFrame, file: Path) -> Path | None:
@@ -129,22 +104,15 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         "dr": "disagreement ratio: 0 meaning decides, 1 it does not",
     }
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
-        value, low, high = (
-            known[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high")
-        )
-        ends = np.isfinite(low) & np.isfinite(high) & np.isfinite(value)
-        spread = [(value - low)[ends].clip(0), (high - value)[ends].clip(0)]
-        axis.errorbar(value[ends], y[ends], xerr=spread, fmt="o", color=style.INK)
-        axis.plot(value[~ends], y[~ends], "o", mfc="white", color=style.INK)
-        axis.set_xlim(0, max([1.0, *high[ends]]))
+        value, low, high = (known[f"{name}{end}"] for end in ("", "_low", "_high"))
+        spread = [(value - low).clip(0), (high - value).clip(0)]
+        axis.errorbar(value, y, xerr=spread, fmt="o", color=style.INK)
+        axis.set_xlim(0, np.nanmax([1.0, *high]))
         axis.set_xlabel(label)
         axis.set_ylim(-0.6, len(known) - 0.4)
-    names = (
-        known["system"].astype(str).map(gate.remove_unprintable).str[:MAX_NAME_CHARS]
-    )
-    axes[0].set_yticks(
-        y, names.str.replace("$", r"\$")
-    )  # between two of them matplotlib reads mathematics
+    names = known["system"].astype(str).map(gate.remove_unprintable)
+    # Between two dollars matplotlib reads mathematics
+    axes[0].set_yticks(y, names.str[:MAX_NAME_CHARS].str.replace("$", r"\$"))
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
     return file
@@ -159,35 +127,28 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
             '<img alt="share refused and disagreement ratio, by system"'
             f' src="data:image/png;base64,{coded}">'
         )
-    listed = refusals.head(_MAX_ON_PAGE).assign(
-        system=lambda rows: rows["system"].astype(str).str[:MAX_NAME_CHARS]
+    listed = refusals.head(_MAX_ON_PAGE).filter(
+        ["system", "cluster", "isolation", "text"]
     )
-    listed = listed[
-        [name for name in ("system", "cluster", "isolation", "text") if name in listed]
-    ]
-    said = "".join(
-        f"<li>{html.escape(one)}</li>"
-        for one in [*found.sentences, *list_audit_notes(found.table)]
-    )
-    labeller = found.decisions.labelled_by
+    listed["system"] = listed["system"].astype(str).str[:MAX_NAME_CHARS]
+    said = [*found.sentences, *list_audit_notes(found.table)]
+    by = f"neighbours at cosine {THETA:.2f} or more"
+    if found.decisions.clustered:
+        by = "clusters"
+    labelled = ""
+    if found.decisions.labelled_by:
+        labelled = f" Answers were labelled by {found.decisions.labelled_by}."
+    stops = "<p>None.</p>"
+    if len(found.stops):
+        stops = found.stops.to_html(index=False, border=0)
     return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
-        by=(
-            "clusters"
-            if found.decisions.clustered
-            else f"neighbours at cosine {THETA:.2f} or more"
-        ),
-        said=said,
-        labelled=(
-            f" Answers were labelled by {html.escape(labeller)}." if labeller else ""
-        ),
+        by=by,
+        said="".join(f"<li>{html.escape(one)}</li>" for one in said),
+        labelled=html.escape(labelled),
         image=image,
         table=display_audit(found.table).to_html(border=0, na_rep=""),
-        stops=(
-            found.stops.to_html(index=False, border=0)
-            if len(found.stops)
-            else "<p>None.</p>"
-        ),
+        stops=stops,
         listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
     )
 

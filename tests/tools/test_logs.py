@@ -402,23 +402,23 @@ def test_plain_words_need_no_option(tmp_path, words, column, expected):
         (b" \n ", "the file is empty"),
         (b"text,decision,cluster\n", "there are no rows"),
         (b"text,cluster\na,c\n", "neither a decision nor an answer"),
-        (b"text,decision,cluster\na,accept,c\nb,maybe,c\n", "row 3: the decision 'maybe' is none of accept"),
-        (b"text,decision,cluster\na,1,c\nb,0,c\n", "say which decisions are refusals: --rejects '1' or --rejects '0'"),
-        (b"text,decision,cluster\na,accept,c\nb,,c\n", "row 3: decision is blank"),
-        (b"text,decision,cluster\na,accept,c\nb,reject, \n", "row 3: cluster is blank"),
+        (b"text,decision,cluster\na,accept,c\nb,maybe,c\n", "row 3: decision 'maybe' is none of accept"),
+        (b"text,decision,cluster\na,1,c\nb,0,c\n", "say which are refusals, by --rejects '0' or --rejects '1'"),
+        (b"text,decision,cluster\na,accept,c\nb,,c\n", "row 3: decision '' is blank"),
+        (b"text,decision,cluster\na,accept,c\nb,reject, \n", "row 3: cluster ' ' is blank"),
         (b"text,decision,cluster\na,accept,c\nb,reject,c,d,e\n", "Expected 3 fields in line 3, saw 5"),
-        (b"text,decision,cluster\na,accept,c\nb,reject\n", "row 3: cluster is blank"),
+        (b"text,decision,cluster\na,accept,c\nb,reject\n", "row 3: cluster '' is blank"),
         (b'text,decision,cluster\na,accept,c\n"b,reject,c\n', "a quotation mark that opens in row 3 is never closed"),
-        (b"text,decision,cluster\na,accept,\xff\xfe\n", "row 2: cluster is not UTF-8"),
+        (b"text,decision,cluster\na,accept,\xff\xfe\n", "row 2: cluster '??' is not UTF-8"),
         (b"text,d\xe9cision\na,accept\n", "its header is not UTF-8"),
-        (b"text,decision,harmful,cluster\na,accept,perhaps,c\n", "harmful is 'perhaps'; write true or false"),
+        (b"text,decision,harmful,cluster\na,accept,perhaps,c\n", "row 2: harmful 'perhaps' is neither true nor false"),
         (b'{"text": "a", "decision": "accept"}\n{"text": ', "line 2: this is no JSON object"),
-        (b'{"text": "a", "decision": "accept", "cluster": "c"}\n{"text": "b"}', "line 2: decision is blank"),
+        (b'{"text": "a", "decision": "accept", "cluster": "c"}\n{"text": "b"}', "line 2: decision '' is blank"),
         (b"[1, 2]", "record 1: this is no JSON object"),
         (b"[{]", "this is no JSON"),
         (b"\x1f\x8b\x08\x00damaged", "the compressed file is damaged"),
-        (b"PAR1damaged", "the Parquet file is damaged"),
-        (b"PK\x03\x04damaged", "the archive is damaged"),
+        (b"PAR1damaged", "this cannot be read as parquet"),
+        (b"PK\x03\x04damaged", "a log of Inspect"),
         (b"\x89PNG\r\n\0\0", "this is no text"),
     ],
 )  # fmt: skip
@@ -439,9 +439,7 @@ def test_an_excel_workbook_is_named(tmp_path):
 
     with zipfile.ZipFile(tmp_path / "d.xlsx", "w") as archive:
         archive.writestr("xl/workbook.xml", "")
-    with pytest.raises(
-        DataError, match="this is an Excel workbook; save the sheet as CSV"
-    ):
+    with pytest.raises(DataError, match="an Excel workbook perhaps; pass CSV"):
         Decisions.from_file(tmp_path / "d.xlsx")
 
 

@@ -173,10 +173,10 @@ def test_the_command_says_cut_promise_and_price(command, tmp_path):
     # of 50 clusters none may lie above, since 1 - 0.95^50 - 50 * 0.05 * 0.95^49 leaves
     # P(<= 1) = 0.28
     assert said.startswith(
-        "Block scores above 0.99. 0 of 50 harmless meanings have a wording above it."
+        "Block scores above 0.99. 0 of 50 harmless requests have a wording above it."
     )
     # 1 - 0.1^(1 / 50) = 0.045
-    assert "With 90% confidence, at most 4.5% of such meanings" in said
+    assert "With 90% confidence, at most 4.5% of such requests" in said
     assert said.endswith("It still blocks 50% [50%, 50%] of 4 harmful requests.")
     assert "is unknown: name harmful requests" in " ".join(
         command("threshold", file).printed.split()
@@ -208,14 +208,14 @@ def test_harmful_rows_may_stand_in_the_same_file(tmp_path):
     [
         (
             "cluster,score\na,0.1\nb,\n",
-            "row 3: there is no score; give it, or leave the row out",
+            "row 3: score '' is no number; fix it, leave the row out",
         ),
-        ("cluster,score\na,0.1\nb,high\n", "row 3: there is no score"),
-        ("cluster,score\na,0.1\nb,inf\n", "row 3: there is no score"),
-        ("cluster,score\n,0.1\n", "row 2: there is no cluster"),
+        ("cluster,score\na,0.1\nb,high\n", "row 3: score 'high' is no number"),
+        ("cluster,score\na,0.1\nb,inf\n", "row 3: score 'inf' is no number"),
+        ("cluster,score\n,0.1\n", "row 2: cluster '' is blank"),
         (
             "cluster,score,harmful\na,0.1,maybe\n",
-            "row 2: there is no harmful; harmful is true or false",
+            "row 2: harmful 'maybe' is neither true nor false",
         ),
         (
             "text,score\na,0.1\n",
