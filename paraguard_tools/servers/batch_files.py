@@ -69,13 +69,13 @@ class BatchFiles(ServedModel):
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what the meta file of traces records beside the context."""
-        level = "text"
-        top = 0
         answered = traces[traces["response"].fillna("") != ""]
-        if len(answered) and answered["next_ids"].map(len).gt(0).all():
-            level = BATCH_CAPABILITIES.level
-            top = BATCH_CAPABILITIES.top
-        return {"level": level, "top_tokens": top, "served_as": self.served_as}
+        tells = len(answered) and answered["next_ids"].map(len).gt(0).all()
+        return {
+            "level": BATCH_CAPABILITIES.level if tells else "text",
+            "top_tokens": BATCH_CAPABILITIES.top if tells else 0,
+            "served_as": self.served_as,
+        }
 
     def answers(self, workload: Workload, context: PromptContext) -> Iterator[Traces]:
         """Yield the trace rows of results in the folder.
@@ -93,30 +93,28 @@ class BatchFiles(ServedModel):
         requests = []
         for prompt in unknown.itertuples(index=False):
             key = context.key(prompt.text)
-            reason = "error"
+            row = {"prompt_id": prompt.prompt_id, "key": key} | EMPTY_TRACE
             if key in results:
-                row = {"prompt_id": prompt.prompt_id, "key": key}
                 row |= _read_result(results[key], layout)
                 rows.append(row)
-                reason = row["finish_reason"]
-            if reason == "error":
-                messages = layout.messages(prompt.text)
-                requests.append(self._make_request(key, messages, context.decoding))
+            if row["finish_reason"] == "error":
+                body = {
+                    "model": self.served_as,
+                    "messages": layout.messages(prompt.text),
+                    **BATCH_CAPABILITIES.options(context.decoding),
+                }
+                requests.append(
+                    {
+                        "custom_id": key,
+                        "method": "POST",
+                        "url": "/v1/chat/completions",
+                        "body": body,
+                    }
+                )
         if requests:
             self._write_requests(requests, workload.title)
         if rows:
             yield pd.DataFrame(rows)
-
-    def _make_request(
-        self, key: str, messages: list[dict[str, str]], decoding: Decoding
-    ) -> dict[str, Any]:
-        options = BATCH_CAPABILITIES.options(decoding)
-        return {
-            "custom_id": key,
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"model": self.served_as, "messages": messages, **options},
-        }
 
     def _write_requests(self, requests: list[dict[str, Any]], system: str) -> None:
         name = f"{system}-{requests[0]['custom_id'][:8]}{REQUESTS_SUFFIX}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.stops import Stop
@@ -118,8 +119,8 @@ def parse_completion(
     }
     if capabilities.top:
         with contextlib.suppress(*PARTLY_RETURNED):
-            first_token = choice["logprobs"]["content"][0]
-            row |= _read_first_token(first_token["top_logprobs"])
+            first = choice["logprobs"]["content"][0]
+            row |= _read_first_token(first["top_logprobs"])
     if capabilities.level == "full":
         with contextlib.suppress(*PARTLY_RETURNED):
             row |= _read_prompt(reply, layout)
@@ -128,11 +129,8 @@ def parse_completion(
 
 def _read_text(message: Mapping[str, Any]) -> str:
     """Return an answer's text; "" if it was cut off while thinking."""
-    content = message.get("content") or message.get("refusal") or ""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-    else:
-        parts = [content]
+    content = message.get("content") or message.get("refusal")
+    parts = stops.values_at(content, "text") if isinstance(content, list) else [content]
     text = "".join(part for part in parts if isinstance(part, str))
     # Half a pair of surrogates is no character
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
@@ -143,16 +141,15 @@ def _read_first_token(likeliest: list[dict[str, Any]]) -> dict[str, Any]:
 
     Of tokens with the same text the likeliest counts.
     """
-    logprobs: dict[int, float] = {}
-    for token in likeliest:
-        number = token_number(token["token"])
-        logprob = float(token["logprob"])
-        logprobs[number] = max(logprobs.get(number, -np.inf), logprob)
-    values = np.array(list(logprobs.values()), np.float32)
-    mass = np.exp(values.astype(np.float64)).sum()
+    found = pd.Series(
+        [float(token["logprob"]) for token in likeliest],
+        [token_number(token["token"]) for token in likeliest],
+    )
+    found = found.groupby(level=0, sort=False).max()
+    mass = np.exp(found.to_numpy(np.float32).astype(float)).sum()
     return {
-        "next_ids": np.array(list(logprobs), np.int32),
-        "next_logprobs": values,
+        "next_ids": found.index.to_numpy(np.int32),
+        "next_logprobs": found.to_numpy(np.float32),
         "tail_mass": float(max(0.0, 1.0 - mass)),
     }
 

@@ -124,12 +124,8 @@ class ClusterBackend(local.WeightsBackend):
         """Query batches on all workers, in any order."""
         self.nodes.clear()
         ray = connect_ray()
-        blocks = []
-        prompt_ids = []
-        for batch in batches:
-            rows = [asdict(request) for request in batch]
-            blocks.append(pa.Table.from_pylist(rows))
-            prompt_ids += [request.prompt_id for request in batch]
+        blocks = [pa.Table.from_pylist(list(map(asdict, batch))) for batch in batches]
+        prompt_ids = [request.prompt_id for batch in batches for request in batch]
         workers, resources = plan_workers(len(blocks))
         answered = ray.data.from_blocks(blocks).map_batches(
             ClusterWorker,

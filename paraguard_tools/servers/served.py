@@ -221,14 +221,15 @@ class ServerBackend(ServedModel):
         It is None if the server declines the system turn.
         """
         try:
-            reply = self._send_probe(layout, PROBE_TEXTS[0])
+            return int(
+                self._send_probe(layout, PROBE_TEXTS[0])["usage"]["prompt_tokens"]
+            )
         except UnusableAnswer as error:
             if layout.system is not None and error.status in DECLINED_STATUSES:
                 return None
             raise self.client.explain(error) from None
-        with contextlib.suppress(*PARTLY_RETURNED):
-            return int(reply["usage"]["prompt_tokens"])
-        return 0
+        except PARTLY_RETURNED:
+            return 0
 
     def _find_tokens_around(self, layout: PromptLayout) -> PromptLayout:
         """Return a layout with the tokens before and after the user's words."""
@@ -273,8 +274,9 @@ class ServerBackend(ServedModel):
             return
         layout = PromptLayout(**json.loads(context.prefix))
         self._announce(unknown, layout, context.decoding)
-        pace = Pace(self.per_minute)
-        answer = partial(self._answer, layout=layout, context=context, pace=pace)
+        answer = partial(
+            self._answer, layout=layout, context=context, pace=Pace(self.per_minute)
+        )
         bar = tqdm(
             total=len(prompts),
             initial=len(prompts) - len(unknown),
@@ -298,9 +300,13 @@ class ServerBackend(ServedModel):
                         # Raises what would end every prompt, once the rest is kept
                         call.result()
                     if failures >= MAX_FAILURES:
-                        raise self._explain_failures(failures)
+                        raise ModelError(
+                            f"the server {self.base_url} failed on {failures} prompts"
+                            f" one after another ({self.client.summarize_faults()});"
+                            " what it answered is kept: run the same command again when"
+                            " it is well"
+                        )
         finally:
-            pace.over.set()
             if self.faults:
                 faults = self.client.summarize_faults()
                 print(f"{workload.title}: {faults}", file=sys.stderr)
@@ -310,24 +316,15 @@ class ServerBackend(ServedModel):
     ) -> None:
         around = sum(len(turn["content"]) for turn in layout.messages(""))
         cost = describe_cost(prompts["text"], decoding, around)
-        print(
-            f"{self.model} at {self.base_url} tells: {self.capabilities.level}; {cost}",
-            file=sys.stderr,
+        line = (
+            f"{self.model} at {self.base_url} tells: {self.capabilities.level}; {cost}"
         )
         if not self.capabilities.temperature:
-            print(
-                f"{self.model} takes no temperature: it is asked at its own, and"
-                " answers may differ from call to call",
-                file=sys.stderr,
+            line += (
+                "; it takes no temperature: it is asked at its own, and answers may"
+                " differ from call to call"
             )
-
-    def _explain_failures(self, failures: int) -> ModelError:
-        faults = self.client.summarize_faults()
-        return ModelError(
-            f"the server {self.base_url} failed on {failures} prompts one after another"
-            f" ({faults}); what it answered is kept: run the same command again when it"
-            " is well"
-        )
+        print(line, file=sys.stderr)
 
     def ask_turns(
         self, turns: list[dict[str, Any]], most: int, fields: Mapping[str, Any]
@@ -338,9 +335,7 @@ class ServerBackend(ServedModel):
         usual ones. A server that cannot be used at all raises `ModelError`.
         """
         capabilities = self.capabilities._replace(level="answer tokens")
-        options = capabilities.options(Decoding(most))
-        if fields:
-            options["extra_body"] = fields
+        options = capabilities.options(Decoding(most)) | {"extra_body": fields}
         try:
             return dict(self.client.send(turns, options)["choices"][0])
         except UnusableAnswer as error:
@@ -367,7 +362,8 @@ class ServerBackend(ServedModel):
         identity = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         options = self.capabilities.options(context.decoding)
         try:
-            reply = self.client.send(layout.messages(prompt.text), options, pace)
+            pace.take()
+            reply = self.client.send(layout.messages(prompt.text), options)
         except UnusableAnswer as error:
             if error.status in _WRONG_KEY_OR_MODEL:
                 raise self.client.explain(error) from None

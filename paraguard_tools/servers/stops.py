@@ -86,10 +86,9 @@ def find_stop(body: object) -> Stop | None:
     True
     """
     for row in _read_listed(texts=False):
-        path = row.field.split(".")
-        for value in _values_at(body, path):
+        for value in values_at(body, row.field):
             if isinstance(value, str) and value:
-                name = _name_stop(row.value, path[-1], value)
+                name = _name_stop(row.value, row.field.rpartition(".")[2], value)
                 if name:
                     return Stop(row.provider, name, _find_category(body, row.category))
     return None
@@ -157,15 +156,25 @@ def find_stop_in_text(text: object) -> Stop | None:
     return None
 
 
-def _values_at(body: object, path: list[str]) -> Iterator[object]:
-    """Yield what a body has at a path, through every item of a list on the way."""
-    if isinstance(body, list):
-        for item in body:
-            yield from _values_at(item, path)
-    elif not path:
-        yield body
-    elif isinstance(body, Mapping) and path[0] in body:
-        yield from _values_at(body[path[0]], path[1:])
+def values_at(body: object, path: str) -> Iterator[object]:
+    """Yield what a body has at a path of keys, through every item of a list on the way.
+
+    Examples
+    --------
+    >>> list(values_at({"choices": [{"text": "a"}, {"text": "b"}]}, "choices.text"))
+    ['a', 'b']
+    """
+    key, _, rest = path.partition(".")
+    for item in body if isinstance(body, list) else [body]:
+        if not key:
+            yield item
+        elif isinstance(item, Mapping) and key in item:
+            yield from values_at(item[key], rest)
+
+
+def first_at(body: object, path: str) -> Any:
+    """Return the first value at a path; None if there is none."""
+    return next(values_at(body, path), None)
 
 
 def _find_category(body: object, field: str) -> str:
@@ -174,8 +183,7 @@ def _find_category(body: object, field: str) -> str:
     That is a name, or the names of what is said to have filtered or blocked.
     """
     names: list[str] = []
-    values = _values_at(body, field.split(".")) if field else ()
-    for value in values:
+    for value in values_at(body, field) if field else ():
         if isinstance(value, str):
             names.append(value)
         elif isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
 from paraguard_lab.corpus import fidelity, writer
-from paraguard_tools.servers import client, served
+from paraguard_tools.servers import served
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import DataError, Missing, ModelError, SettingsError
@@ -81,7 +81,7 @@ class Scripted:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0)
     with HTTPServer(threaded=True) as http:
 
         def start(**models):
