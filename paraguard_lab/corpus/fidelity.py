@@ -6,7 +6,7 @@ saves, whose pairs are a refused phrasing and its nearest accepted paraphrase.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import (
     SEED,
     ClusterBootstrap,
+    Strings,
     to_columns,
 )
 from paraguard_utils.core.strategies import SEED_STRATEGY, STRATEGIES
@@ -80,13 +81,8 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
         is_mark = rows[column].isin(["", *marks])
         problem = f"is not one of {', '.join(marks)}"
         stores.check_fields(path, rows[column], is_mark, problem)
-    repeated = rows.index[rows["prompt_id"].duplicated()]
-    if len(repeated):
-        row = repeated[0]
-        raise DataError(
-            f"{paths.display_path(path)}: row {row + 2}: {rows['prompt_id'][row]}"
-            " stands there twice; remove one"
-        )
+    is_first = ~rows["prompt_id"].duplicated()
+    stores.check_fields(path, rows["prompt_id"], is_first, "stands there twice")
     return rows
 
 
@@ -109,34 +105,35 @@ def count_topical_seeds(seeds: Seeds, annotations: pd.DataFrame) -> Table:
         mark).
     """
     rows = []
-    for category in [*sorted(set(seeds["category"])), "all"]:
-        chosen = seeds
-        if category != "all":
-            chosen = seeds[seeds["category"] == category]
+    categories = sorted(set(seeds["category"]))
+    for category, chosen in iterate_groups(seeds, "category", categories):
         topical = int((chosen["topical"] == "yes").sum())
         stated = int((chosen["topical"] != "unstated").sum())
         read = chosen.merge(annotations, on="seed_id")
-        agreement = _agreement(
-            ClusterBootstrap(chosen["seed_id"]),
-            read["seed_id"],
-            read["first"],
-            read["second"],
-        )
+        clusters = ClusterBootstrap(chosen["seed_id"])
+        agreement = _agreement(clusters, read["seed_id"], read["first"], read["second"])
         counts = {"category": category, "seeds": len(chosen), "topical": topical}
         share = exact_share(topical, stated)
         rows.append(counts | share | {"read": len(read)} | agreement)
     return pd.DataFrame(rows)
 
 
+def iterate_groups(
+    frame: pd.DataFrame, column: str, names: Iterable[str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each name and the rows that have it in a column, then "all" with all."""
+    for name in names:
+        yield name, frame[frame[column] == name]
+    yield "all", frame
+
+
 def _agreement(
-    clusters: ClusterBootstrap,
-    ids: Sequence[object],
-    first: pd.Series,
-    second: pd.Series,
+    clusters: ClusterBootstrap, ids: Strings, first: Strings, second: Strings
 ) -> dict[str, float]:
     """Return how many of two readers' marks are equal, and Cohen's kappa."""
+    equal = int((np.asarray(first) == np.asarray(second)).sum())
     kappa = estimate_kappa(clusters, ids, first, second)
-    return {"equal": int((first == second).sum())} | to_columns({"kappa": kappa})
+    return {"equal": equal} | to_columns({"kappa": kappa})
 
 
 def count_candidate_annotations(annotations: pd.DataFrame) -> Table:
@@ -169,9 +166,9 @@ def count_candidate_annotations(annotations: pd.DataFrame) -> Table:
                 "read": len(read),
                 "yes": int(both.sum()),
             }
-            share = to_columns({"share": clusters.share(seeds, both)})
+            share = clusters.share(seeds, both)
             agreement = _agreement(clusters, seeds, first, second)
-            rows.append(counts | share | agreement)
+            rows.append(counts | to_columns({"share": share}) | agreement)
     return pd.DataFrame(rows)
 
 
@@ -185,25 +182,18 @@ def count_kept_intents(corpus: Corpus) -> Table:
     -------
     pandas.DataFrame
         strategy ("all" last), read, same (share that both readers call the same) with
-        its exact 95 % interval, equal (both readers say the same); no rows if nothing
-        of the corpus was read.
+        its exact 95 % interval, equal (both readers say the same).
     """
     marks = stores.read_file(paths.DATA / "intent_annotations.csv", "tables")
     marked = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
-    columns = ["strategy", "read", "same", "same_low", "same_high", "equal"]
-    if marked.empty:
-        return pd.DataFrame(columns=columns)
     rows = []
-    for strategy in (*STRATEGIES, "all"):
-        read = marked
-        if strategy != "all":
-            read = marked[marked["strategy"] == strategy]
-        same = int(((read["first"] == "yes") & (read["second"] == "yes")).sum())
+    for strategy, read in iterate_groups(marked, "strategy", STRATEGIES):
+        same = int((read[["first", "second"]] == "yes").all(axis=1).sum())
         row = {"strategy": strategy, "read": len(read)}
         row |= exact_share(same, len(read), "same")
         row["equal"] = int((read["first"] == read["second"]).sum())
         rows.append(row)
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows)
 
 
 def sheet_kappa(
@@ -229,41 +219,26 @@ def sheet_kappa(
     DataError
         The sheets hold other pairs.
     """
-    both = first.merge(second, on="prompt_id", suffixes=("", "_second"))
-    if not _are_same_pairs(first, second, both):
+    first = first.set_index("prompt_id")
+    other = second.set_index("prompt_id").reindex(first.index)
+    shown = ["seed", "paraphrase", "answer"]
+    is_same = first.filter(shown).equals(other.filter(shown))
+    if len(first) != len(second) or not is_same:
         raise DataError(
             "the two sheets do not hold the same pairs; let both readers fill in copies"
             " of one sheet"
         )
-    is_marked = (both[column] != "") & (both[f"{column}_second"] != "")
-    both = both[is_marked]
-    if both.empty:
+    is_marked = (first[column] != "") & (other[column] != "")
+    marks = first.loc[is_marked, column]
+    other_marks = other.loc[is_marked, column]
+    n_marks = len({*marks, *other_marks})
+    if n_marks == 0:
         undefined = to_columns({"kappa": (np.nan, np.nan, np.nan)})
         return {"both": 0, "equal": 0, **undefined, "note": "no pair has two marks"}
-    marks = both[column].to_numpy()
-    other_marks = both[f"{column}_second"].to_numpy()
-    rows = range(len(both))
+    note = "both readers used one and the same mark" if n_marks == 1 else ""
+    rows = range(len(marks))
     agreement = _agreement(ClusterBootstrap(rows), rows, marks, other_marks)
-    is_single = len({*marks, *other_marks}) == 1
-    note = "both readers used one and the same mark" if is_single else ""
-    return {"both": len(both)} | agreement | {"note": note}
-
-
-def _are_same_pairs(
-    first: pd.DataFrame, second: pd.DataFrame, both: pd.DataFrame
-) -> bool:
-    """Return whether two sheets, merged by prompt, hold the same pairs."""
-    if len(both) != len(first) or len(first) != len(second):
-        return False
-    for name in ("seed", "paraphrase", "answer"):
-        if name not in first and name not in second:
-            continue
-        other = f"{name}_second"
-        if other not in both:  # only one of the readers saw this column
-            return False
-        if (both[name] != both[other]).any():
-            return False
-    return True
+    return {"both": len(marks)} | agreement | {"note": note}
 
 
 # Column of a sheet, the mark that is counted, and how the report calls it
@@ -282,34 +257,28 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     """
     lines = []
     for column, counted, what in _REPORTED_MARKS:
-        asked = []
-        for number, sheet in enumerate(sheets, 1):
-            if column in sheet:
-                asked.append(sheet)
-                told = _describe_marks(sheet[column], counted, what)
-                lines.append(f"reader {number}: {told}")
-        if len(asked) == 2:
-            both = sheet_kappa(asked[0], asked[1], column)
-            kappa = both["note"] or _in_brackets(
-                both["kappa"], both["kappa_low"], both["kappa_high"]
+        asked = [number for number, sheet in enumerate(sheets) if column in sheet]
+        for number in asked:
+            marks = sheets[number][column]
+            hits = int((marks == counted).sum())
+            marked = int((marks != "").sum())
+            share = _in_brackets(exact_share(hits, marked).values())
+            lines.append(
+                f"reader {number + 1}: {hits} of {marked} marked {what} ({share}),"
+                f" {(marks == 'unsure').sum()} unsure,"
+                f" {len(marks) - marked} of {len(marks)} not marked"
             )
+        if len(asked) == 2:
+            both = sheet_kappa(sheets[0], sheets[1], column)
             equal = f"{both['equal']} of {both['both']} equal"
+            names = ("kappa", "kappa_low", "kappa_high")
+            kappa = both["note"] or _in_brackets([both[name] for name in names])
             lines.append(f"both: {equal}, Cohen's kappa {kappa}")
     return lines
 
 
-def _describe_marks(marks: pd.Series, counted: str, what: str) -> str:
-    hits = int((marks == counted).sum())
-    unsure = int((marks == "unsure").sum())
-    marked = int((marks != "").sum())
-    share = _in_brackets(*exact_share(hits, marked).values())
-    return (
-        f"{hits} of {marked} marked {what} ({share}), {unsure} unsure,"
-        f" {len(marks) - marked} of {len(marks)} not marked"
-    )
-
-
-def _in_brackets(value: float, low: float, high: float) -> str:
+def _in_brackets(estimate: Iterable[float]) -> str:
+    value, low, high = estimate
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
@@ -354,25 +323,21 @@ def write_audit_sheet(
     """
     where = paths.display_path(path)
     n = math.ceil(AUDITED_SHARE * len(candidates))
-    drawn = draw_sheet(pair_with_seeds(seeds, candidates), n)
-    comment = drawn.pop("comment")
-    drawn = drawn.assign(harmless="", natural="", comment=comment)
-    for_reader = [*SHEET_QUESTIONS, "comment"]
-    given = [name for name in drawn if name not in for_reader]
+    sheet = draw_sheet(pair_with_seeds(seeds, candidates), n)
+    sheet.insert(len(sheet.columns) - 1, "harmless", "")
+    sheet.insert(len(sheet.columns) - 1, "natural", "")
+    given = ["prompt_id", "strategy", "seed", "paraphrase"]
     if path.is_file():
         earlier = read_sheet(path)
-        marks = earlier.drop(columns=given)
-        is_marked = (marks != "").any(axis=None)
-        is_same = stores.frame_hash(earlier[given]) == stores.frame_hash(drawn[given])
-        if is_marked and is_same:
-            return f"{where}: the sheet is there, with marks"
-        if is_marked:
+        if (earlier.drop(columns=given) != "").any(axis=None):
+            if earlier[given].equals(sheet[given]):
+                return f"{where}: the sheet is there, with marks"
             raise DataError(
                 f"{where} holds marks on other candidates; move it away first"
             )
-    stores.write_file(path, drawn, "sheet", {**meta, "sheet_seed": SEED})
+    stores.write_file(path, sheet, "sheet", {**meta, "sheet_seed": SEED})
     return (
-        f"{where}: {len(drawn)} of them for people to read; write one of"
+        f"{where}: {len(sheet)} of them for people to read; write one of"
         f" {', '.join(INTENT_MARKS)} into the column mark, and {', '.join(YES_OR_NO)}"
         " into harmless and natural"
     )

@@ -48,14 +48,13 @@ def part_files(results):
 
 
 def made(results):
-    """Return what parts hold, without the seconds it took, by the digest of their
-    inputs.
-    """
-    frames = (
-        pd.read_parquet(path).drop(columns=list(build.BUILD_STEPS))
-        for path in part_files(results)
-    )
-    return {frame["inputs"][0]: frame.to_json(double_precision=15) for frame in frames}
+    """Return what parts hold, by their folder and first seed."""
+    frames = {}
+    for path in part_files(results):
+        frame = pd.read_parquet(path)
+        key = path.parent.name, frame["seed_id"][0]
+        frames[key] = frame.to_json(double_precision=15)
+    return frames
 
 
 def shorter_is_better(texts):
@@ -74,7 +73,7 @@ def made_of(pool, wanted=5, limits=LIMITS):
 
 
 def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
-    corpus, seeds, candidates, steps = made_of(pool)
+    corpus, seeds, candidates = made_of(pool)
     assert (corpus.groupby("cluster_id").size() == 6).all() and corpus[
         "cluster_id"
     ].nunique() == 5
@@ -106,10 +105,6 @@ def test_a_pool_becomes_complete_clusters_and_counted_skips(results, pool):
     )
     assert (
         yields["drawn"] == yields[["insane", "risk_low", "risk_high", "within"]].sum()
-    )
-    assert (
-        steps["step"].tolist() == list(build.BUILD_STEPS)
-        and (steps["seconds_per_1000"] > 0).all()
     )
 
 
