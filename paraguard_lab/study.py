@@ -13,7 +13,7 @@ from paraguard_lab.corpus import compared, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import effects
-from paraguard_lab.report import numbers
+from paraguard_lab.report import numbers  # noqa: F401, adds tables to sentences
 from paraguard_lab.report.figures.guards import NAMED_REMEDIES
 from paraguard_lab.settings import (
     DecisionSettings,
@@ -93,11 +93,7 @@ def count_verdicts(predicted: Table) -> Table:
 
 
 class LabPage(Page[_Settings]):
-    """A page whose sentences may name derived tables, and whose tables may be long."""
-
-    def say(self, text: str, **frames: Table) -> None:
-        """Show sentences with numbers of this run (`numbers.show_numbers`)."""
-        numbers.show_numbers(self.store, text.strip(), **frames)
+    """A page whose tables may be long, and its sentences name tables of the lab."""
 
     def show(self, table: pd.DataFrame, name: str = "", most: int = MOST_ROWS) -> None:
         """Show the first rows of a table; `name` is that of the CSV with all of it."""

@@ -6,7 +6,6 @@ prompts in `data/system_prompts.yaml`.
 
 import re
 from collections.abc import Iterable
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ REFUSAL_PREFIX = "refusal:"
 
 def system_prompts() -> dict[str, dict[str, str]]:
     """Return the committed system prompts: name to {role, fallback, reason, text}."""
-    return deepcopy(_read_yaml(paths.DATA / "system_prompts.yaml"))
+    return _read_yaml(paths.DATA / "system_prompts.yaml")
 
 
 def read_system_prompt(name: str) -> str:
@@ -116,20 +115,13 @@ def display_titles(names: Iterable[str]) -> list[str]:
 
     What is not published keeps its name.
     """
-    titles = _read_titles(paths.DATA)
-    return [titles.get(name, name) for name in names]
-
-
-@cache  # tables and figures need titles again and again
-def _read_titles(data: Path) -> dict[str, str]:
-    """Return the titles of all systems, and of their models."""
-    systems = _read_systems(data).set_index("system")["title"].to_dict()
-    models = {}
-    for name, title in systems.items():
-        model, dashes, _ = name.rpartition("--")
+    titles = {}
+    for system in _read_systems(paths.DATA).itertuples():
+        model, dashes, _ = system.system.rpartition("--")
         if dashes:
-            models[model] = title.partition(",")[0]
-    return models | systems
+            titles[model] = system.title.partition(",")[0]
+        titles[system.system] = system.title
+    return [titles.get(name, name) for name in names]
 
 
 @cache

@@ -19,8 +19,7 @@ from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
-from paraguard_utils.guards.panel import GuardScores
-from paraguard_utils.labels import labelling, systems
+from paraguard_utils.labels import annotations, labelling, systems
 from paraguard_utils.report import figures, sentences, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import (
@@ -83,7 +82,7 @@ class Page(Generic[_Settings]):
 
         `about` are columns that are shown as they are; `estimates` have intervals.
         """
-        shown = tables.format_estimates(table, list(estimates), list(about))
+        shown = tables.format_estimates(table, estimates, about)
         tables.publish_table(self.store, name, shown, caption)
 
     def show_estimates(
@@ -94,7 +93,7 @@ class Page(Generic[_Settings]):
         estimates: Sequence[str],
     ) -> None:
         """Show rows of `tables/NAME.csv`, estimates with their intervals."""
-        shown = tables.format_estimates(table, list(estimates), list(about))
+        shown = tables.format_estimates(table, estimates, about)
         tables.display_table(self.store, name, shown, len(shown))
 
     def draw(self, name: str, figure: Any, panel: pd.DataFrame) -> None:
@@ -253,19 +252,22 @@ class QueryStudy(Study[QuerySettings]):
         self, rates: Table, harmful: Mapping[str, Mapping[str, Labels]]
     ) -> None:
         """Show how often systems refuse harmless requests, and harmful ones beside."""
+        headings = {
+            "frr": "harmless",
+            "flip_rate": "both ways",
+            self.settings.twins: "harmful twins",
+            XSTEST: "XSTest",
+        }
         shown = tables.format_estimates(rates, ["frr", "flip_rate"], ["system"])
-        shown = shown.set_axis(["system", "harmless", "both ways"], axis="columns")
-        headings = {self.settings.twins: "harmful twins", XSTEST: "XSTest"}
         for corpus_name, by_system in harmful.items():
             rows = []
             for name, labels in by_system.items():
-                rows.append(confusion.rejection_row(name, labels))
-            refused = tables.format_estimates(
-                pd.DataFrame(rows), ["rejected"], ["system"]
-            )
-            refused = refused.rename(columns={"rejected": headings[corpus_name]})
+                rows.append(confusion.rejection_row(corpus_name, name, labels))
+            refused = pd.DataFrame(rows)
+            refused = tables.format_estimates(refused, ["rejected"], ["system"])
+            refused = refused.rename(columns={"rejected": corpus_name})
             shown = shown.merge(refused, how="left")
-        self.show(shown)
+        self.show(shown.rename(columns=headings))
 
     def show_answers(self, rates: Table, measured: Mapping[str, System]) -> None:
         """Show how many answers were accepted, rejected and unparsed.
@@ -284,15 +286,12 @@ class QueryStudy(Study[QuerySettings]):
 class ScoringStudy(Study[ScoringSettings]):
     """Systems whose refusals are scored (03)."""
 
-    @classmethod
-    def open(cls, settings: ScoringSettings) -> Self:
-        """Open a study; DataError if its corpus asks for harm."""
-        study = super().open(settings)
-        unsafe.refuse_unsafe(study.prompts, "03_scoring")
-        return study
-
     def score(self) -> dict[str, System]:
-        """Compute pairs and scores of all systems in the store, and write them."""
+        """Compute pairs and scores of all systems in the store, and write them.
+
+        DataError if the corpus asks for harm.
+        """
+        unsafe.refuse_unsafe(self.prompts, "03_scoring")
         scored = pipeline.score_systems(
             self.files, self.names[0], self.settings, self.clusters
         )
@@ -302,15 +301,13 @@ class ScoringStudy(Study[ScoringSettings]):
         self.meta = self.settings.meta(corpus=self.prompts, **hashes)
         return scored
 
-    @staticmethod
-    def labels(measured: Mapping[str, System]) -> dict[str, Labels]:
-        """Return the systems' decisions by name."""
-        return {name: system.labels for name, system in measured.items()}
-
-    def write_systems(self, rows: Sequence[dict[str, Any]], noisy: Any) -> Table:
+    def write_systems(
+        self, rows: Sequence[dict[str, Any]], measured: Mapping[str, System]
+    ) -> Table:
         """Write Table 1 with the recorded rows of the systems that this store lacks."""
+        labels = {name: system.labels for name, system in measured.items()}
         table = pd.DataFrame(rows)
-        table["noisy"] = table["system"].map(noisy)
+        table["noisy"] = table["system"].map(annotations.flag_noisy_systems(labels))
         name = "table1_systems"
         table = pipeline.add_recorded_rows(
             name, table, self.store, self.names[1], self.meta
@@ -379,30 +376,21 @@ class GuardStudy(Study[GuardSettings]):
         on_corpus = scores[self.files.name]
         labels = {name: by_guard.labels for name, by_guard in on_corpus.items()}
         scored = pipeline.score_guards(self.files, reference, labels, self.settings)
+        on_twins = scores.get(self.settings.twins, {})
+        on_xstest = scores.get(XSTEST, {})
         judged = {}
         for name, system in scored.items():
-            judged[name] = self._describe_guard(name, system, scores)
+            twins = on_twins.get(name)
+            xstest = on_xstest.get(name)
+            judged[name] = guarded.Judged(
+                system,
+                twins and twins.labels,
+                xstest.labels if xstest else self._read_decided(XSTEST, name),
+                on_corpus[name].guard.axis,
+                on_corpus[name].probabilities,
+                twins and twins.probabilities,
+            )
         return judged
-
-    def _describe_guard(
-        self,
-        name: str,
-        system: System,
-        scores: Mapping[str, Mapping[str, GuardScores]],
-    ) -> guarded.Judged:
-        """Put together what a guard gave on each corpus."""
-        on_corpus = scores[self.files.name][name]
-        on_twins = scores.get(self.settings.twins, {}).get(name)
-        on_xstest = scores.get(XSTEST, {}).get(name)
-        recorded = self._read_decided(XSTEST, name)
-        return guarded.Judged(
-            system,
-            on_twins.labels if on_twins else None,
-            on_xstest.labels if on_xstest else recorded,
-            on_corpus.guard.axis,
-            on_corpus.probabilities,
-            on_twins.probabilities if on_twins else None,
-        )
 
     def _read_decided(self, corpus_name: str, name: str) -> Labels | None:
         """Read a model's decisions on another corpus; None if there are none."""

@@ -52,11 +52,9 @@ def has_hidden(text: str) -> bool:
 
     Tab and line feed do not count.
     """
-    visible = "\t\n"
     return any(
         unicodedata.category(mark) in _HIDDEN_CATEGORIES
-        for mark in text
-        if mark not in visible
+        for mark in set(text) - set("\t\n")
     )
 
 
@@ -83,9 +81,7 @@ def is_only_framed(text: str, seed: str) -> bool:
     >>> is_only_framed("Could you explain how bees fly?", "How do bees fly?")
     True
     """
-    words = _list_content_words(text)
-    seed_words = _list_content_words(seed)
-    shorter, longer = sorted((words, seed_words), key=len)
+    shorter, longer = sorted(map(_list_content_words, (text, seed)), key=len)
     rest = iter(longer)
     return all(word in rest for word in shorter)
 

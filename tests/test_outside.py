@@ -10,7 +10,7 @@ from recorded import recorded_systems
 from worlds import systems
 
 from paraguard_lab.analysis import label_noise
-from paraguard_lab.report import numbers
+from paraguard_lab.report import numbers  # noqa: F401, adds tables
 from paraguard_utils import stores
 from paraguard_utils.analysis import rephrasing, wording
 from paraguard_utils.analysis.system import System
@@ -181,7 +181,7 @@ def test_recorded_numbers_follow_from_labels_and_tables():
     known = {}
     for key in named:
         known[key] = sentences.evaluate_mark(
-            MARKS[key], lambda name: numbers.read_named_table(RECORDED, name)
+            MARKS[key], lambda name: sentences.read_table(RECORDED, name)
         )
     assert {key: own[key] for key in named} == known
 

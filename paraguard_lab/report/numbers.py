@@ -9,7 +9,7 @@ made.
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -72,26 +72,13 @@ def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
 
     A mark that selects no row is a DataError.
     """
-    read = cache(partial(read_named_table, store))
+    read = cache(partial(sentences.read_table, store))
     texts = {}
     for path in files:
         for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")):
             if mark not in texts:
                 texts[mark] = sentences.evaluate_mark(mark, read)
     return pd.DataFrame(texts.items(), columns=["key", "text"])
-
-
-def read_named_table(store: Store, name: str) -> pd.DataFrame:
-    """Read a table that a mark names, one of `DERIVED_TABLES` too, or raise Missing."""
-    return sentences.read_table(store, name, DERIVED_TABLES)
-
-
-def show_numbers(store: Store, text: str, **frames: Table) -> None:
-    """Show Markdown with numbers of this run, as `sentences.show` does.
-
-    A mark may also name one of `DERIVED_TABLES`.
-    """
-    sentences.show_filled(store, text, partial(read_named_table, store), frames)
 
 
 def _twins(store: Store, name: str) -> pd.DataFrame:
@@ -163,7 +150,7 @@ def _simulations(store: Store) -> pd.DataFrame:
 
     There is a row for each correlation in simulations of which the truth is known.
     """
-    table = read_named_table(store, "known_truth")
+    table = sentences.read_table(store, "known_truth")
     rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
     by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
     falls = by_rate.iloc[:, 0] - by_rate.iloc[:, -1]
@@ -215,8 +202,7 @@ def _proxy_predictions(store: Store) -> pd.DataFrame:
     return predictions.judge_predictions({"proxies": store.read("tables", "proxies")})
 
 
-DERIVED_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
-    **sentences.PAPER_TABLES,
+sentences.DERIVED_TABLES |= {
     "costs": _costs,
     "example": _example,
     "judged_vetoes": _vetoes,

@@ -2,7 +2,8 @@
 
 A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
 
-- TABLE is a table of the store, a benchmark's CSV, or one of `PAPER_TABLES`.
+- TABLE is a table of the store, a benchmark's CSV, or one of
+  `DERIVED_TABLES`.
 - ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of
   rows is shown.
 - COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown
@@ -15,7 +16,7 @@ README and the docs have the record's (`paraguard_lab.report.numbers`).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
@@ -42,11 +43,11 @@ class NoSuchRow(DataError):
     """A mark selects no row of its table."""
 
 
-PAPER_TABLES: Mapping[str, Callable[[Store], pd.DataFrame]] = {
+DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
     "claims": findings.count_claims,
     "paper": lambda store: paper.read_paper_values().reset_index(),
 }
-"""Tables that are in no store, made from those that are."""
+"""Tables that are in no store, made from those that are; other packages add theirs."""
 
 
 def show(store: Store, text: str, **frames: Table) -> None:
@@ -68,20 +69,13 @@ def show(store: Store, text: str, **frames: Table) -> None:
     --------
     >>> show(store, "DR of free rewordings is {wording[not too_few].dr_free:.2f}.")
     """
-    show_filled(store, text, lambda name: read_table(store, name), frames)
-
-
-def show_filled(
-    store: Store, text: str, read: TableReader, frames: Mapping[str, Table]
-) -> None:
-    """Show Markdown as `show` does, with tables from another reader."""
     from IPython.display import Markdown, display  # an audit has no notebook
 
     @cache
-    def read_once(name: str) -> pd.DataFrame:
-        return frames[name] if name in frames else read(name)
+    def read(name: str) -> pd.DataFrame:
+        return frames[name] if name in frames else read_table(store, name)
 
-    filled = fill_sentences(text, read_once, is_complete=store.recorded)
+    filled = fill_sentences(text, read, is_complete=store.recorded)
     display(Markdown(links.rewrite_links(filled)))
 
 
@@ -110,14 +104,10 @@ def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> st
     return _PLACE.sub(fill, text)
 
 
-def read_table(
-    store: Store,
-    name: str,
-    derived: Mapping[str, Callable[[Store], pd.DataFrame]] = PAPER_TABLES,
-) -> pd.DataFrame:
+def read_table(store: Store, name: str) -> pd.DataFrame:
     """Read a table that a mark names, or raise Missing."""
-    if name in derived:
-        return derived[name](store)
+    if name in DERIVED_TABLES:
+        return DERIVED_TABLES[name](store)
     benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
     if benchmark.is_file():
         return stores.read_file(benchmark, "tables")
@@ -149,10 +139,8 @@ def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
         (row,) = frame.to_dict("records")
         decimals = int(style.strip(".f") or 3)
         return tables.format_estimate(row, column.removesuffix("±"), decimals)
-    if column in frame:
-        values = frame[column]
-    else:
-        values = pd.Series(frame.eval(column, engine="python"))
+    values = frame[column] if column in frame else frame.eval(column, engine="python")
+    values = pd.Series(values)
     if values.dtype == bool:
         return f"{values.sum()} of {len(values)}"
     if not pd.api.types.is_numeric_dtype(values):
@@ -161,9 +149,8 @@ def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
         return UNKNOWN
     if not style:
         style = "," if values.dtype.kind == "i" else "g"
-    low = _format_number(np.nanmin(values), style)
-    high = _format_number(np.nanmax(values), style)
-    return _join_different([low, high])
+    ends = (np.nanmin(values), np.nanmax(values))
+    return _join_different([_format_number(end, style) for end in ends])
 
 
 def _format_number(value: float, style: str) -> str:
