@@ -181,7 +181,7 @@ def test_recorded_numbers_follow_from_labels_and_tables():
     known = {}
     for key in named:
         known[key] = sentences.evaluate_mark(
-            MARKS[key], lambda name: sentences.read_table(RECORDED, name)
+            MARKS[key], lambda name: sentences.read_named_table(RECORDED, name)
         )
     assert {key: own[key] for key in named} == known
 

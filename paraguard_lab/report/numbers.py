@@ -72,7 +72,7 @@ def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
 
     A mark that selects no row is a DataError.
     """
-    read = cache(partial(sentences.read_table, store))
+    read = cache(partial(sentences.read_named_table, store))
     texts = {}
     for path in files:
         for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")):
@@ -150,7 +150,7 @@ def _simulations(store: Store) -> pd.DataFrame:
 
     There is a row for each correlation in simulations of which the truth is known.
     """
-    table = sentences.read_table(store, "known_truth")
+    table = sentences.read_named_table(store, "known_truth")
     rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
     by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
     falls = by_rate.iloc[:, 0] - by_rate.iloc[:, -1]

@@ -73,7 +73,7 @@ def show(store: Store, text: str, **frames: Table) -> None:
 
     @cache
     def read(name: str) -> pd.DataFrame:
-        return frames[name] if name in frames else read_table(store, name)
+        return frames[name] if name in frames else read_named_table(store, name)
 
     filled = fill_sentences(text, read, is_complete=store.recorded)
     display(Markdown(links.rewrite_links(filled)))
@@ -104,7 +104,7 @@ def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> st
     return _PLACE.sub(fill, text)
 
 
-def read_table(store: Store, name: str) -> pd.DataFrame:
+def read_named_table(store: Store, name: str) -> pd.DataFrame:
     """Read a table that a mark names, or raise Missing."""
     if name in DERIVED_TABLES:
         return DERIVED_TABLES[name](store)

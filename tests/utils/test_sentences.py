@@ -70,7 +70,7 @@ def test_prose_takes_the_papers_numbers_from_the_file():
     }
 
     def read(name):
-        return sentences.read_table(stores.Store("recorded"), name)
+        return sentences.read_named_table(stores.Store("recorded"), name)
 
     assert {mark: sentences.evaluate_mark(mark, read) for mark in marks} == marks
     assert "r.similarity" in paper.read_paper_values().index
