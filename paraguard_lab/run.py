@@ -85,7 +85,7 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
     """Run one notebook with papermill, in a kernel of its own.
 
     A cell that fails or a kernel that dies is a UserError, in one line. Links are made
-    for the folder of `links.read_in`.
+    for the folder of `read_in`.
     """
     import papermill
     from traitlets.config import Config
@@ -114,6 +114,20 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
                 " or did not start; what was asked is kept; run the same command again"
             ) from None
     _rewrite_links(output)
+
+
+@contextmanager
+def read_in(folder: Path) -> Iterator[None]:
+    """Inside a `with` block, make links for a folder, in kernels too."""
+    before = os.environ.get(links.FOLDER_VARIABLE)
+    os.environ[links.FOLDER_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[links.FOLDER_VARIABLE]
+        else:
+            os.environ[links.FOLDER_VARIABLE] = before
 
 
 def _rewrite_links(executed: Path) -> None:
@@ -161,7 +175,7 @@ def run_notebook(
     given = dict(parameters or {})
     if store_name != RECORDED:
         given["store"] = store_name
-    with links.read_in(notebook.parent if in_place else output.parent):
+    with read_in(notebook.parent if in_place else output.parent):
         execute_notebook(notebook, output, given)
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)

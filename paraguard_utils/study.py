@@ -262,7 +262,7 @@ class QueryStudy(Study[QuerySettings]):
         for corpus_name, by_system in harmful.items():
             rows = []
             for name, labels in by_system.items():
-                rows.append(confusion.rejection_row(corpus_name, name, labels))
+                rows.append(confusion.rejection_row(name, labels))
             refused = pd.DataFrame(rows)
             refused = tables.format_estimates(refused, ["rejected"], ["system"])
             refused = refused.rename(columns={"rejected": corpus_name})

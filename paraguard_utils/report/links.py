@@ -7,8 +7,6 @@ the other notebooks of the same run, so there they are rewritten.
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from paraguard_utils import paths
@@ -19,24 +17,10 @@ FOLDER_VARIABLE = "PARAGUARD_NOTEBOOK_FOLDER"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
-@contextmanager
-def read_in(folder: Path) -> Iterator[None]:
-    """Inside a `with` block, make links for a folder, in kernels too."""
-    before = os.environ.get(FOLDER_VARIABLE)
-    os.environ[FOLDER_VARIABLE] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[FOLDER_VARIABLE]
-        else:
-            os.environ[FOLDER_VARIABLE] = before
-
-
 def find_folder() -> Path:
     """Return the folder in which the notebook that runs will be read.
 
-    Where nobody said so (`read_in`), it is read where it runs.
+    Unless `FOLDER_VARIABLE` says so, it is read where it runs.
     """
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)

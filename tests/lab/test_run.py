@@ -133,7 +133,7 @@ def test_an_answer_to_a_request_that_asks_for_harm_is_not_promoted(results):
 
 def test_input_files_among_the_labels_stay(tmp_path, monkeypatch):
     live, data = tmp_path / "live" / "labels", tmp_path / "data" / "labels"
-    monkeypatch.setattr(record, "LABEL_INPUTS", (data / "readings.csv",))
+    monkeypatch.setattr(record, "INPUTS", (data / "readings.csv",))
     put(live, "new", f"paraguard_mini/{CHAT[0]}.csv")
     put(data, "old", "readings.csv", "gone.csv")
     record._replace(live, data, CHAT)

@@ -1,7 +1,5 @@
 """Sentences with numbers of a run, and links in them."""
 
-import os
-
 import pandas as pd
 import pytest
 
@@ -133,40 +131,39 @@ LINKS = {
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_links_work_where_the_executed_notebook_is_read(link):
-    with links.read_in(paths.RESULTS / "mine" / "notebooks"):
-        rewritten = links.rewrite_links(link)
+def test_links_work_where_the_executed_notebook_is_read(link, monkeypatch):
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.RESULTS / "mine" / "notebooks"))
+    rewritten = links.rewrite_links(link)
     assert rewritten == f"{link.partition('](')[0]}]({LINKS[link]})"
 
 
-def test_links_lead_to_what_the_run_has_made(results):
+def test_links_lead_to_what_the_run_has_made(results, monkeypatch):
     run = results / "mine"
     for name in ("tables/wording.csv", "notebooks/03_scoring.ipynb"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text("")
     text = "[a](../data/tables/wording.csv) [b](../03_scoring.ipynb)"
-    with links.read_in(run / "notebooks"):
-        assert (
-            links.rewrite_links(text)
-            == "[a](../tables/wording.csv) [b](03_scoring.ipynb)"
-        )
-    assert links.FOLDER_VARIABLE not in os.environ
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(run / "notebooks"))
+    assert (
+        links.rewrite_links(text) == "[a](../tables/wording.csv) [b](03_scoring.ipynb)"
+    )
 
 
 def test_links_in_notebooks_stay_as_they_are_written(monkeypatch):
     text = "[a](../data/tables/wording.csv) [b](06_validity.ipynb)"
-    with links.read_in(paths.NOTEBOOKS):
-        assert links.rewrite_links(text) == text.replace("(06", "(beyond/06")
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.NOTEBOOKS))
+    assert links.rewrite_links(text) == text.replace("(06", "(beyond/06")
+    monkeypatch.delenv(links.FOLDER_VARIABLE)
     monkeypatch.chdir(paths.NOTEBOOKS / "beyond")
     assert links.rewrite_links(text) == text.replace("(../", "(../../")
 
 
-def test_tables_link_to_their_csv(results, shown):
+def test_tables_link_to_their_csv(results, shown, monkeypatch):
     frame = pd.DataFrame({"n": [1, 2, 3]})
     live = stores.Store("live")
-    with links.read_in(results / "live" / "notebooks"):
-        tables.display_table(live, "mine", frame, most=2)
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(results / "live" / "notebooks"))
+    tables.display_table(live, "mine", frame, most=2)
     assert shown[0].endswith("1 more rows: [mine.csv](../tables/mine.csv)")
-    with links.read_in(paths.NOTEBOOKS / "beyond"):
-        tables.display_table(stores.Store("recorded"), "mine", frame)
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.NOTEBOOKS / "beyond"))
+    tables.display_table(stores.Store("recorded"), "mine", frame)
     assert shown[1].endswith("All columns: [mine.csv](../../data/tables/mine.csv)")

@@ -120,8 +120,8 @@ def test_what_a_notebook_shows_by_hand(results, monkeypatch):
             "a": ["0.5 [-0.1, 0.9]"] * 3,
         }
     )
-    with links.read_in(results / "live" / "notebooks"):
-        tables.display_table(stores.Store("live"), "mine", frame, most=2)
+    monkeypatch.setenv(links.FOLDER_VARIABLE, str(results / "live" / "notebooks"))
+    tables.display_table(stores.Store("live"), "mine", frame, most=2)
     lines = seen[0].splitlines()
     assert lines[0].split("|")[1].strip() == "measure" and len(lines) == 2 + 2 + 2
     assert (
@@ -129,6 +129,7 @@ def test_what_a_notebook_shows_by_hand(results, monkeypatch):
     )
     assert r"\<b\>\|" in lines[2] and "…" in lines[3] and len(lines[3]) < 500
     assert lines[-1] == "1 more rows: [mine.csv](../tables/mine.csv)"
+    monkeypatch.delenv(links.FOLDER_VARIABLE)
     tables.display_table(stores.Store("recorded"), "", frame.head(1))
     assert "csv" not in seen[1]
     tables.display_table(stores.Store("recorded"), "mine", frame)
