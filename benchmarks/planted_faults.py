@@ -128,8 +128,8 @@ FAULTS = [
     Fault("chance._number_bins", 'side="right"', 'side="left"'),
     Fault(
         "chance.excess_at_equal_contrast",
-        "weight = 1.0 / np.bincount(group, minlength=2 * n)[group]",
-        "weight = np.ones(len(group))",
+        "pd.DataFrame(products).groupby(kinds).mean()",
+        "pd.DataFrame(products).groupby(kinds).sum()",
     ),
     Fault(
         "chance.PermutationCandidates",
@@ -334,29 +334,29 @@ FAULTS = [
         "(1 - rate) * drawn_missed / (1 - true)",
     ),
     Fault(
-        "wording._MatchedRatio",
-        "n[:, self.s] * n[:, self.t] - own_pairs",
-        "n[:, self.s] * n[:, self.t]",
+        "wording._log_ratio",
+        "n[:, :, None] * n[:, None, :] - own_pairs",
+        "n[:, :, None] * n[:, None, :]",
     ),
     Fault(
-        "wording._MatchedRatio",
-        "(np.log(different) - np.log(expected))",
-        "(np.log(expected) - np.log(different))",
+        "wording._log_ratio",
+        "np.log(different[:, 0]) - np.log(expected[:, 0, 0])",
+        "np.log(expected[:, 0, 0]) - np.log(different[:, 0])",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording._log_ratio",
         "1 / different, -by_n, -by_r,",
         "1 / different, -by_n, by_r,",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording._match_by_style",
         "both_scored = scored[first] & scored[second]",
         "both_scored = scored[first]",
     ),
     Fault(
-        "wording.estimate_wording",
-        "phrasings, free, near)",
-        "phrasings, near, free)",
+        "wording.DR_DIFFERENCES",
+        '"difference": ("free", "near")',
+        '"difference": ("near", "free")',
     ),
     Fault("wording.too_few_for_pairs", "np.union1d(first, second)", "np.unique(first)"),
     Fault(
@@ -423,8 +423,8 @@ FAULTS = [
     ),
     Fault(
         "parts.Parts",
-        'f"part-{last + 1:06d}.parquet"',
-        'f"part-{max(last, 0):06d}.parquet"',
+        "max(numbers, default=-1) + 1",
+        "max(numbers, default=0)",
     ),
     Fault(
         "disagreement.too_few_for_disagreement",

@@ -30,8 +30,8 @@ SIGNIFICANCE = 0.05
 def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 whether CI exceeds the noise of paraphrasing.
 
-    `table` is Table 1 with its floors. Each is a value of `EXCESS_VERDICTS`, or "too few
-    to judge" below 30 rejections or 10 mixed clusters. If the table has
+    `table` is Table 1 with its floors. Each is a value of `EXCESS_VERDICTS`, or "too
+    few to judge" below 30 rejections or 10 mixed clusters. If the table has
     excess_equal_contrast and its interval is not above 0, rejections that are further
     off are "separable by wording".
     """

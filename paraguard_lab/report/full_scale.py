@@ -12,7 +12,7 @@ from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.estimates import SEED, ClusterBootstrap
+from paraguard_utils.core.estimates import SEED, ClusterBootstrap, to_columns
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
@@ -88,7 +88,8 @@ def describe_full_scale(files: CorpusFiles, seed: int) -> dict[str, Table]:
         if files.has("labels", name):
             labels = labelling.read_decisions(files, name)
             guards.append(System.of(name, prompts, labels, clusters))
-    by_wording, curves = wording.wording_tables([*models, *guards], WORDING_CONTROL)
+    by_wording, curves = wording.wording_tables([*models, *guards])
+    by_wording = by_wording.merge(_compare_with_control([*models, *guards]))
     is_guard = by_wording["system"].isin(guard_names)
     tables["systems"] = tables["systems"].merge(pd.DataFrame(costs), on="system")
     tables["sources"] = pd.concat(
@@ -107,6 +108,28 @@ def describe_full_scale(files: CorpusFiles, seed: int) -> dict[str, Table]:
     for key, frame in tables.items():
         files.store.write("tables", f"{files.name}_{key}", frame=frame, meta=meta)
     return tables
+
+
+def _compare_with_control(systems: Sequence[System]) -> Table:
+    """Estimate how far each difference by wording exceeds that of `WORDING_CONTROL`.
+
+    Columns: system, difference_over_encoder with its interval; NaN for the control, and
+    without it.
+    """
+    pairs = wording.find_cluster_pairs(systems[0].prompts)
+    differences = {}
+    for system in systems:
+        estimates = wording.estimate_wording(system, pairs)
+        differences[system.name] = estimates["difference"]
+    control = differences.get(WORDING_CONTROL)
+    rows = []
+    for system in systems:
+        over = system.clusters.undefined()
+        if control is not None and system.name != WORDING_CONTROL:
+            over = differences[system.name] - control
+        columns = to_columns({"difference_over_encoder": over})
+        rows.append({"system": system.name} | columns)
+    return pd.DataFrame(rows)
 
 
 def _read_notebook_table(files: CorpusFiles, key: str) -> Table:

@@ -22,7 +22,8 @@ FREE_REWORDING_STRATEGIES = strategies.FREE_REWORDINGS
 
 OVERLAP_STEP = 0.2  # width of the bins of `overlap_curve`
 
-DR_DIFFERENCES = ("difference", "low_minus_high")
+DR_DIFFERENCES = {"difference": ("free", "near"), "low_minus_high": ("low", "high")}
+"""Which kinds of pairs each difference of `estimate_wording` compares."""
 
 
 class WordingPairs(NamedTuple):
@@ -93,42 +94,41 @@ def estimate_wording(system: System, pairs: WordingPairs) -> dict[str, Estimate]
     """
     clusters = system.clusters
     phrasings = make_phrasings(system)
-    near = pairs.select(pairs.near)
-    free = pairs.select(pairs.free)
-    low = pairs.select(pairs.overlap < core.LOW_OVERLAP)
-    high = pairs.select(pairs.overlap >= core.HIGH_OVERLAP)
-    return {
-        "dr_near": core.estimate_pair_disagreement(clusters, phrasings, near),
-        "dr_free": core.estimate_pair_disagreement(clusters, phrasings, free),
-        "dr_low": core.estimate_pair_disagreement(clusters, phrasings, low),
-        "dr_high": core.estimate_pair_disagreement(clusters, phrasings, high),
-        "difference": core.estimate_pair_difference(clusters, phrasings, free, near),
-        "low_minus_high": core.estimate_pair_difference(clusters, phrasings, low, high),
+    kinds = {
+        "near": pairs.select(pairs.near),
+        "free": pairs.select(pairs.free),
+        "low": pairs.select(pairs.overlap < core.LOW_OVERLAP),
+        "high": pairs.select(pairs.overlap >= core.HIGH_OVERLAP),
     }
+    estimates = {}
+    for name, rows in kinds.items():
+        dr = core.estimate_pair_disagreement(clusters, phrasings, rows)
+        estimates[f"dr_{name}"] = dr
+    for name, (kind, minus) in DR_DIFFERENCES.items():
+        estimates[name] = core.estimate_pair_difference(
+            clusters, phrasings, kinds[kind], kinds[minus]
+        )
+    return estimates
 
 
-def wording_row(
-    system: System, pairs: WordingPairs, estimates: dict[str, Estimate]
-) -> dict[str, object]:
+def wording_row(system: System, pairs: WordingPairs) -> dict[str, object]:
     """Return a system's row of `estimate_wording` with intervals.
 
     It also has the numbers of pairs, n_near and n_free, and too_few: too few refusals
     or answers among either. The differences then have no intervals.
     """
-    too_few = any(
-        core.too_few_for_pairs(system.refused, pairs.select(chosen))
-        for chosen in (pairs.near, pairs.free)
-    )
-    estimates = dict(estimates)
+    columns = to_columns(estimate_wording(system, pairs))
+    too_few = False
+    for chosen in (pairs.near, pairs.free):
+        too_few |= core.too_few_for_pairs(system.refused, pairs.select(chosen))
     if too_few:
         for name in DR_DIFFERENCES:
-            value, draws = estimates[name].value, estimates[name].draws
-            estimates[name] = Estimate(value, np.nan, np.nan, draws)
+            columns[f"{name}_low"] = columns[f"{name}_high"] = np.nan
     return {
         "system": system.name,
         "n_near": int(pairs.near.sum()),
         "n_free": int(pairs.free.sum()),
-        **to_columns(estimates),
+        **columns,
         "too_few": too_few,
     }
 
@@ -160,16 +160,8 @@ def overlap_curve(system: System, pairs: WordingPairs) -> Table:
     return pd.DataFrame(rows)
 
 
-def wording_tables(systems: Iterable[System], encoder: str = "") -> tuple[Table, Table]:
+def wording_tables(systems: Iterable[System]) -> tuple[Table, Table]:
     """Tabulate DR by shared wording of several systems on one corpus.
-
-    Parameters
-    ----------
-    systems : iterable of System
-    encoder : str
-        Name of the system that compares sentence vectors. If given, rows also hold
-        difference_over_encoder: how far the difference of the others exceeds that of
-        this system, with its interval.
 
     Returns
     -------
@@ -180,16 +172,6 @@ def wording_tables(systems: Iterable[System], encoder: str = "") -> tuple[Table,
     """
     systems = list(systems)
     pairs = find_cluster_pairs(systems[0].prompts)
-    estimates = {one.name: estimate_wording(one, pairs) for one in systems}
-    rows = []
-    for system in systems:
-        own = estimates[system.name]
-        row = wording_row(system, pairs, own)
-        if encoder:
-            over = system.clusters.undefined()
-            if encoder in estimates and system.name != encoder:
-                over = own["difference"] - estimates[encoder]["difference"]
-            row |= to_columns({"difference_over_encoder": over})
-        rows.append(row)
+    rows = [wording_row(system, pairs) for system in systems]
     curves = [overlap_curve(system, pairs) for system in systems]
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
