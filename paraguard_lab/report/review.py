@@ -17,26 +17,6 @@ from paraguard_utils.text import escape_formulas
 SURE_PROBABILITY = 0.9
 """From this probability on, the classifier is sure of a refusal."""
 
-_BRITTLE_COLUMNS = [
-    "system",
-    "cluster_id",
-    "category",
-    "n_accepted",
-    "n_rejected",
-    "flip_entropy",
-    "ci",
-    "accepted",
-    "rejected",
-]
-_REFUSED_COLUMNS = [
-    "system",
-    "cluster_id",
-    "category",
-    "rejected",
-    "unlabelled",
-    "seed",
-]
-
 
 def list_brittle_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """List the requests that a system decides both ways, the most brittle first.
@@ -57,24 +37,23 @@ def _list_brittle(system: System) -> pd.DataFrame:
     prompts = system.prompts
     label = system.labels["label"].to_numpy()
     groups = prompts["text"].groupby([prompts["cluster_id"], label])
-    phrasings = groups.agg(" | ".join).unstack()
-    phrasings = escape_formulas(phrasings.reindex(columns=["accept", "reject"]))
+    phrasings = escape_formulas(groups.agg(" | ".join).unstack())
     is_rejected = system.scores["label"] == "reject"
     ci = system.scores[is_rejected].groupby("cluster_id")["ci"].mean()
     table = pd.DataFrame(
         {
-            "system": system.name,
             "category": prompts.groupby("cluster_id")["category"].first(),
             "n_accepted": mixed["n"] - mixed["rejected"],
             "n_rejected": mixed["rejected"],
             "flip_entropy": mixed["entropy"],
             "ci": ci,
-            "accepted": phrasings["accept"],
-            "rejected": phrasings["reject"],
+            "accepted": phrasings.get("accept"),
+            "rejected": phrasings.get("reject"),
         },
         index=mixed.index,
     )
-    table = table.reset_index()[_BRITTLE_COLUMNS]
+    table = table.reset_index()
+    table.insert(0, "system", system.name)
     order = ["flip_entropy", "ci", "cluster_id"]
     return table.sort_values(order, ascending=[False, False, True])
 
@@ -159,25 +138,22 @@ def list_refused_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """
     tables = []
     for system in systems:
-        label = system.labels["label"].to_numpy()
-        counts = system.prompts.assign(
-            accepted=label == "accept",
-            rejected=label == "reject",
+        label = system.labels["label"]
+        prompts = system.prompts.assign(
+            accepted=(label == "accept").to_numpy(),
+            rejected=(label == "reject").to_numpy(),
         )
-        clusters = counts.groupby("cluster_id", sort=False)
-        table = clusters.agg(
+        table = prompts.groupby("cluster_id", sort=False, as_index=False).agg(
             category=("category", "first"),
-            seed=("text", "first"),
             accepted=("accepted", "sum"),
             rejected=("rejected", "sum"),
-            prompts=("accepted", "size"),
+            unlabelled=("text", "size"),
+            seed=("text", "first"),
         )
-        is_refused = (table["accepted"] == 0) & (table["rejected"] > 0)
-        table = table[is_refused].reset_index()
-        table = table.assign(
-            system=system.name,
-            unlabelled=table["prompts"] - table["rejected"],
-            seed=escape_formulas(table["seed"]),
-        )
-        tables.append(table[_REFUSED_COLUMNS])
+        table = table[(table["accepted"] == 0) & (table["rejected"] > 0)]
+        table = table.drop(columns="accepted")
+        table["unlabelled"] -= table["rejected"]
+        table["seed"] = escape_formulas(table["seed"])
+        table.insert(0, "system", system.name)
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)
