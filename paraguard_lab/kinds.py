@@ -77,6 +77,6 @@ KINDS.update(
         "samples": FileKind(
             "samples/{}/{}.parquet", "A0_asked_again with draw=60", "on request"
         ),
-        "tuning": FileKind("tuning/{}/{}.jsonl", "07_remedies", "derived"),
+        "tuning": FileKind("tuning/{}/{}.jsonl", "A4_decisions", "derived"),
     }
 )
