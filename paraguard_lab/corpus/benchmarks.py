@@ -38,12 +38,6 @@ class Benchmark(NamedTuple):
     category: str | None
     number: str | None
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns that its file must have."""
-        named = [self.text, self.label, self.category, self.number]
-        return [column for column in named if column]
-
 
 BENCHMARKS = {
     "phtest": Benchmark("PHTest v0.1", "Request", "Harmfulness", None, "ID"),
@@ -81,24 +75,21 @@ def read_benchmarks(
     SettingsError
         There is no such file.
     """
-    frames = []
-    for name in BENCHMARKS:
-        if name in files:
-            frames.append(_read_benchmark(name, str(files[name])))
+    names = [name for name in BENCHMARKS if name in files]
+    frames = [_read_benchmark(name, str(files[name])) for name in names]
     rows = pd.concat(frames, ignore_index=True)
-    rows["key"] = [match_key(text) for text in rows["text"]]
-    conditions = [rows["key"] == "", ~rows["label"].isin(labels)]
-    rows["reason"] = np.select(conditions, ["blank", "label is " + rows["label"]], "")
-    fitting = rows[rows["reason"] == ""]
-    is_repeated = fitting["key"].duplicated()
-    rows.loc[fitting.index[is_repeated], "reason"] = "text is in an earlier row"
-
-    sources = fitting.groupby("key")["source"].agg(_join_distinct)
-    seeds = fitting[~is_repeated]
-    seeds = seeds.assign(source=seeds["key"].map(sources)).reset_index(drop=True)
+    rows["key"] = rows["text"].map(match_key)
+    is_fitting = (rows["key"] != "") & rows["label"].isin(labels)
+    is_repeated = rows["key"].where(is_fitting).duplicated() & is_fitting
+    conditions = [rows["key"] == "", ~is_fitting, is_repeated]
+    reasons = ["blank", "label is " + rows["label"], "text is in an earlier row"]
+    rows["reason"] = np.select(conditions, reasons, "")
+    seeds = rows[rows["reason"] == ""].reset_index(drop=True)
     if seeds.empty:
         named = ", ".join(str(file) for file in files.values())
         raise DataError(f"{named}: no row is labelled {' or '.join(labels)}")
+    sources = rows[is_fitting].groupby("key")["source"].agg(_join_distinct)
+    seeds["source"] = seeds["key"].map(sources)
     groups = rows[rows["reason"] != ""].groupby(["source", "reason"], sort=False)
     left_out = groups.size().rename("rows").reset_index()
     return seeds[["seed_id", "text", "source", "category"]], left_out
@@ -112,23 +103,26 @@ def _read_benchmark(name: str, file: str) -> pd.DataFrame:
     """Read a benchmark's rows: seed_id, text, source, category, label."""
     path = paths.resolve_input(file)
     benchmark = BENCHMARKS[name]
+    names = (benchmark.text, benchmark.label, benchmark.category, benchmark.number)
+    columns = [column for column in names if column]
     advice = f"{benchmark.source} has it, so pass its upstream file"
-    rows = stores.read_upstream_csv(path, benchmark.columns, advice)
-    numbers = pd.Series(range(1, len(rows) + 1)).astype(str)
-    if benchmark.number:
-        numbers = rows[benchmark.number]
-    is_first = ~numbers.duplicated()
-    stores.check_fields(path, numbers, is_first, "stands there twice")
-    seeds = pd.DataFrame({"seed_id": name + "-" + numbers.str.zfill(5)})
-    seeds["text"] = rows[benchmark.text].str.strip()
-    seeds["source"] = benchmark.source
-    seeds["category"] = "unstated"
-    seeds["label"] = "harmless"
-    if benchmark.category:
-        seeds["category"] = rows[benchmark.category].str.lower()
-    if benchmark.label:
-        seeds["label"] = rows[benchmark.label].str.lower()
-    return seeds
+    rows = stores.read_upstream_csv(path, columns, advice)
+    numbers = rows.get(benchmark.number, pd.Series(range(1, len(rows) + 1)).astype(str))
+    stores.check_fields(path, numbers, ~numbers.duplicated(), "stands there twice")
+    return pd.DataFrame(
+        {
+            "seed_id": name + "-" + numbers.str.zfill(5),
+            "text": rows[benchmark.text].str.strip(),
+            "source": benchmark.source,
+            "category": _lower(rows, benchmark.category, "unstated"),
+            "label": _lower(rows, benchmark.label, "harmless"),
+        }
+    )
+
+
+def _lower(rows: pd.DataFrame, column: str | None, default: str) -> pd.Series | str:
+    """Return a column in lower case, or what stands for it if there is none."""
+    return rows[column].str.lower() if column else default
 
 
 def order_by_strata(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:

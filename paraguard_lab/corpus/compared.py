@@ -6,6 +6,7 @@ import pandas as pd
 
 from paraguard_lab.core.inference import exact_share
 from paraguard_lab.corpus import benchmarks, paraphrase, writer
+from paraguard_lab.corpus.fidelity import iterate_groups
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.corpus.gates import passes_alone
@@ -54,12 +55,11 @@ def generate_candidates(
     meta = {"seeds": frame_hash(sample), "rules": paraphrase.rules_digest()}
     if paraphraser:
         meta["paraphraser"] = paraphraser
-    if paraphraser and not files.recorded:
-        written = _write_candidates(files, sample, paraphraser)
-        files.write("generated", frame=written, meta=meta)
-        return sample, files.read("generated")
-    recorded_meta = read_meta(files.path("generated"))
-    if meta.items() <= recorded_meta.items():
+        if not files.recorded:
+            written = _write_candidates(files, sample, paraphraser)
+            files.write("generated", frame=written, meta=meta)
+    known = read_meta(files.path("generated"))
+    if meta.items() <= known.items():
         return sample, files.read("generated")
     if paraphraser:
         raise Missing(
@@ -121,17 +121,14 @@ def count_passing(candidates: pd.DataFrame) -> Table:
     rows = []
     for name, written in candidates.groupby("generator", sort=False):
         clusters = ClusterBootstrap(written["seed_id"])
-        for strategy in (*STRATEGIES, "all"):
-            chosen = written
-            if strategy != "all":
-                chosen = written[written["strategy"] == strategy]
+        for strategy, chosen in iterate_groups(written, "strategy", STRATEGIES):
             passing = passes_alone(chosen)
-            share = clusters.share(chosen["seed_id"], passing)
             counts = {
                 "generator": name,
                 "strategy": strategy,
                 "written": len(chosen),
-                "passing": int(passing.sum()),
+                "passing": passing.sum(),
             }
+            share = clusters.share(chosen["seed_id"], passing)
             rows.append(counts | to_columns({"share": share}))
     return pd.DataFrame(rows)

@@ -9,9 +9,10 @@ words are left alone.
 
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from string import Formatter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -122,11 +123,10 @@ _SECOND_ORDERS = _ORDERS | _word_set("ensure include use keep avoid do")
 @cache
 def _lexicon() -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Read the lexicon: (replacement, kind) by part of speech and term."""
-    rows = pd.read_csv(LEXICON_FILE)
-    lexicon: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for row in rows.itertuples(index=False):
-        lexicon.setdefault((row.pos, row.term), []).append((row.replacement, row.kind))
-    return lexicon
+    lexicon = defaultdict(list)
+    for row in pd.read_csv(LEXICON_FILE).itertuples(index=False):
+        lexicon[row.pos, row.term].append((row.replacement, row.kind))
+    return dict(lexicon)
 
 
 @cache
@@ -138,15 +138,14 @@ def _longest_term() -> int:
 def _frames() -> dict[str, list[dict[str, Any]]]:
     """Read the frames of each strategy and compile their patterns."""
     content = yaml.safe_load(FRAMES_FILE.read_text(encoding="utf-8"))
-    macros = content["macros"]
-    frames: dict[str, list[dict[str, Any]]] = {}
+    frames = defaultdict(list)
     for frame in content["frames"]:
-        pattern = re.sub(
-            r"\{([A-Z]+)\}", lambda match: macros[match[1]], frame["pattern"]
-        )
+        pattern = frame["pattern"]
+        for name, macro in content["macros"].items():
+            pattern = pattern.replace(f"{{{name}}}", macro)
         frame["regex"] = re.compile(pattern, re.IGNORECASE)
-        frames.setdefault(frame["strategy"], []).append(frame)
-    return frames
+        frames[frame["strategy"]].append(frame)
+    return dict(frames)
 
 
 def rules_digest() -> str:
@@ -160,17 +159,17 @@ def rules_digest() -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-@lru_cache(maxsize=50_000)
+@cache
 def _lemma(word: str, pos: str) -> str:
     return next(iter(lemminflect.getLemma(word, pos, lemmatize_oov=False)), word)
 
 
-@lru_cache(maxsize=50_000)
+@cache
 def _inflected(word: str, tag: str) -> str:
     return next(iter(lemminflect.getInflection(word, tag)), word)
 
 
-@lru_cache(maxsize=50_000)
+@cache
 def _can_be_verb(word: str) -> bool:
     """Return whether a word is the base form of a verb."""
     return word in lemminflect.getLemma(word, "VERB", lemmatize_oov=False)
@@ -183,62 +182,61 @@ def _articles() -> Any:
     return inflect.engine()
 
 
+class _ByPlace(dict[int, str]):
+    """Texts by place, "" outside."""
+
+    def __missing__(self, place: int) -> str:
+        return ""
+
+
 class _Tokens(NamedTuple):
     """The tokens of a text.
 
     Attributes
     ----------
     matches : list of re.Match
-    words : list of str
+    words : dict of int to str
         In lower case, typographic apostrophes made plain.
-    tags : list of str
+    tags : dict of int to str
         Their Penn tags; "" if the tagger splits the text otherwise.
     stays : list of bool
         Whether a token must not be replaced.
     """
 
     matches: list[re.Match[str]]
-    words: list[str]
-    tags: list[str]
+    words: _ByPlace
+    tags: _ByPlace
     stays: list[bool]
-
-    def word(self, i: int) -> str:
-        """Return the token at `i`, "" outside the text."""
-        return self.words[i] if 0 <= i < len(self.words) else ""
-
-    def tag(self, i: int) -> str:
-        """Return the tag at `i`, "" outside the text."""
-        return self.tags[i] if 0 <= i < len(self.tags) else ""
 
 
 def _tokenize(text: str, kept: Sequence[_Span]) -> _Tokens:
     """Split a text into tokens; those in the spans to keep or in quotations stay."""
     matches = list(_TOKEN.finditer(text))
-    words = [match[0].lower().replace("’", "'") for match in matches]
+    tokens = [match[0] for match in matches]
+    words = [token.lower().replace("’", "'") for token in tokens]
     # The tagger reads a slash as a mark of its own.
-    spaced = " ".join("-" if match[0] == "/" else match[0] for match in matches)
-    tagged = part_of_speech_tags(spaced, tokenize=False)
-    tags = [""] * len(matches)
-    if len(tagged) == len(matches):
-        tags = [tag for _, tag in tagged]
+    spaced = " ".join("-" if token == "/" else token for token in tokens)
+    tags = [tag for _, tag in part_of_speech_tags(spaced, tokenize=False)]
+    if len(tags) != len(tokens):
+        tags = []
     spans = [*kept, *(match.span() for match in _QUOTATION.finditer(text))]
     stays = []
     for i, match in enumerate(matches):
         start, end = match.span()
         inside = any(first <= start and end <= last for first, last in spans)
-        stays.append(inside or _is_no_common_word(i, matches))
-    return _Tokens(matches, words, tags, stays)
+        stays.append(inside or _is_no_common_word(i, tokens))
+    return _Tokens(
+        matches, _ByPlace(enumerate(words)), _ByPlace(enumerate(tags)), stays
+    )
 
 
-def _is_no_common_word(i: int, matches: Sequence[re.Match[str]]) -> bool:
+def _is_no_common_word(i: int, tokens: Sequence[str]) -> bool:
     """Return whether a token is no word, a name or an abbreviation."""
-    token = matches[i][0]
-    if not token[0].isalpha():
-        return True
-    begins = i == 0 or matches[i - 1][0] in ".!?:"
+    token = tokens[i]
+    begins = i == 0 or tokens[i - 1] in ".!?:"
     is_name = not (token.islower() or begins)
     is_abbreviation = len(token) > 1 and token.isupper()
-    return is_name or is_abbreviation
+    return not token[0].isalpha() or is_name or is_abbreviation
 
 
 @lru_cache(maxsize=1_000)  # the same text is substituted in again and again
@@ -263,27 +261,18 @@ def find_substitutions(
     tokens = _tokenize(text, kept)
     found = []
     i = 0
-    while i < len(tokens.words):
-        length, options = _longest_replaceable(i, tokens)
-        if options:
-            start = tokens.matches[i].start()
-            end = tokens.matches[i + length - 1].end()
-            found.append((start, end, options))
-        i += length
+    while i < len(tokens.matches):
+        free = [*tokens.stays[i:], True].index(True)
+        end = i + 1
+        for length in range(min(_longest_term(), free), 0, -1):
+            options = _options(i, length, tokens)
+            if options:
+                end = i + length
+                start = tokens.matches[i].start()
+                found.append((start, tokens.matches[end - 1].end(), options))
+                break
+        i = end
     return found
-
-
-def _longest_replaceable(i: int, tokens: _Tokens) -> tuple[int, _Replacements]:
-    """Return the length and replacements of the longest term at `i`.
-
-    They are (1, {}) if there is none.
-    """
-    free = [*tokens.stays[i:], True].index(True)
-    for length in range(min(_longest_term(), free), 0, -1):
-        options = _options(i, length, tokens)
-        if options:
-            return length, options
-    return 1, {}
 
 
 def _options(i: int, length: int, tokens: _Tokens) -> _Replacements:
@@ -308,11 +297,11 @@ def _options(i: int, length: int, tokens: _Tokens) -> _Replacements:
 
 def _lookups(i: int, length: int, tokens: _Tokens) -> list[tuple[str, str, str]]:
     """List part of speech, inflection and dictionary form to look tokens up by."""
-    span = tokens.words[i : i + length]
+    span = [tokens.words[place] for place in range(i, i + length)]
     whole = " ".join(span)
-    before = tokens.word(i - 1)
-    tag = tokens.tag(i)
-    tag_after = tokens.tag(i + length)
+    before = tokens.words[i - 1]
+    tag = tokens.tags[i]
+    tag_after = tokens.tags[i + length]
     lookups = [("phrase", "", whole)]
 
     form = _verb_form(i, tokens)
@@ -324,7 +313,7 @@ def _lookups(i: int, length: int, tokens: _Tokens) -> list[tuple[str, str, str]]
         verb = " ".join([_lemma(span[0], "VERB"), *span[1:]])
         lookups.append(("verb", form, verb))
 
-    is_noun = tokens.tag(i + length - 1).startswith("NN") and not form
+    is_noun = tokens.tags[i + length - 1].startswith("NN") and not form
     is_head = not tag_after.startswith("NN") and tag_after != "POS"
     if is_noun and is_head and before not in _BEFORE_VERB:
         lemma = _lemma(span[-1], "NOUN")
@@ -339,14 +328,14 @@ def _lookups(i: int, length: int, tokens: _Tokens) -> list[tuple[str, str, str]]
 
 def _verb_form(i: int, tokens: _Tokens) -> str:
     """Return the Penn tag of a verb in its place, "" if it is no verb or in doubt."""
-    word = tokens.word(i)
+    word = tokens.words[i]
     lemma = _lemma(word, "VERB")
-    if not _can_be_verb(lemma) or (word, tokens.word(i + 1)) == ("used", "to"):
+    if not _can_be_verb(lemma) or (word, tokens.words[i + 1]) == ("used", "to"):
         return ""
     if word == lemma:
         return _base_form(i, tokens)
-    tag = tokens.tag(i)
-    before = tokens.word(i - 1)
+    tag = tokens.tags[i]
+    before = tokens.words[i - 1]
     if word == _inflected(lemma, "VBG"):
         return "VBG" if tag == "VBG" else ""
     if word == _inflected(lemma, "VBZ"):
@@ -358,12 +347,12 @@ def _verb_form(i: int, tokens: _Tokens) -> str:
 
 def _base_form(i: int, tokens: _Tokens) -> str:
     """Return "VB" if a word that may be a verb's base form surely is one, else ""."""
-    word = tokens.word(i)
-    tag = tokens.tag(i)
-    before = tokens.word(i - 1)
+    word = tokens.words[i]
+    tag = tokens.tags[i]
+    before = tokens.words[i - 1]
     if before in _BEFORE_NOUN:
         return ""
-    if before == "to" and tag == "NN" and tokens.word(i - 2) not in _BEFORE_TO_VERB:
+    if before == "to" and tag == "NN" and tokens.words[i - 2] not in _BEFORE_TO_VERB:
         return ""
     if i == 0:  # at the start, a word that may be a noun is in doubt
         only_verb = not lemminflect.getAllLemmas(word).keys() - {"VERB"}
@@ -412,12 +401,12 @@ def substitute_words(
     needed: list[_Place] = []
     others: list[_Place] = []
     for start, end, options in find_substitutions(text, tuple(kept)):
-        always = _replacements(options, choice.always)
-        beside = _replacements(options, choice.beside)
-        if always:
-            needed.append((start, end, always))
-        elif beside:
-            others.append((start, end, beside))
+        for places, kinds in ((needed, choice.always), (others, choice.beside)):
+            new_words = (options.get(kind, ()) for kind in kinds)
+            replacements = sorted(set(chain.from_iterable(new_words)))
+            if replacements:
+                places.append((start, end, replacements))
+                break
     count = min(len(others), max(1, round(choice.share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
     # From the end, so that the places before stay where they are
@@ -428,14 +417,6 @@ def substitute_words(
             new = fresh[generator.integers(len(fresh))]
             text = _with_article(text[:start], new) + new + text[end:]
     return text
-
-
-def _replacements(options: _Replacements, kinds: Sequence[str]) -> list[str]:
-    """Return the sorted replacements of some kinds."""
-    replacements: set[str] = set()
-    for kind in kinds:
-        replacements.update(options.get(kind, ()))
-    return sorted(replacements)
 
 
 def _with_article(before: str, new: str) -> str:
@@ -533,13 +514,9 @@ def _fill(
     parts = {"end": end}
     for name, value in groups.items():
         if value is not None:
-            parts[name] = _lower_first(value)
-    for name in ("tail", "main"):
-        if name in parts:
-            parts[name.title()] = parts[name][0].upper() + parts[name][1:]
-    for name in ("modal", "be", "aux"):
-        if name in parts:
-            parts[name] = parts[name].lower()
+            phrase = _lower_first(value)
+            parts[name] = phrase.lower() if name in ("modal", "be", "aux") else phrase
+            parts[name.title()] = phrase[0].upper() + phrase[1:]
     new = ""
     spans = []
     for literal, field, *_ in Formatter().parse(template):
@@ -608,7 +585,8 @@ def _write(text: str, strategy: Strategy, seed: int) -> Iterator[tuple[str, str]
 def _write_by_rules(
     text: str, strategy: Strategy, seed: int
 ) -> Iterator[tuple[str, str]]:
-    kinds = _count_kinds(text)
+    places = [options for _, _, options in find_substitutions(text)]
+    kinds = Counter(chain.from_iterable(places))
     is_charged = strategy.direction != 0
     if is_charged and not kinds[strategy.name]:
         return
@@ -623,14 +601,6 @@ def _write_by_rules(
         beside = ["lexical"] if always else ["lexical", "formal"]
         choice = Choice(always, beside, shares[number % len(shares)])
         yield rule, substitute_words(base, generator, choice, kept)
-
-
-def _count_kinds(text: str) -> Counter[str]:
-    """Count the places of a text in which each kind of replacement is possible."""
-    kinds: Counter[str] = Counter()
-    for _, _, options in find_substitutions(text):
-        kinds.update(options.keys())
-    return kinds
 
 
 def _tone(rule: str) -> str:

@@ -49,25 +49,17 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     form = np.column_stack([words, *counts]).astype(float)
     with_letters = np.column_stack([form, texts["text"].str.len()])
 
-    def predict(features: np.ndarray) -> np.ndarray:
-        """Return the probability of a twin, by the other folds."""
-        model = make_pipeline(StandardScaler(), LogisticRegression())
+    scores = {"auc_risk": texts["risk"], "auc_brevity": -words}
+    for name, features in (("auc_form", form), ("auc_letters", with_letters)):
         probabilities = cross_val_predict(
-            model,
+            make_pipeline(StandardScaler(), LogisticRegression()),
             features,
             harmful,
             groups=groups,
             cv=GroupKFold(10),
             method="predict_proba",
         )
-        return probabilities[:, 1]
-
-    scores = {
-        "auc_risk": texts["risk"],
-        "auc_brevity": -words,
-        "auc_form": predict(form),
-        "auc_letters": predict(with_letters),
-    }
+        scores[name] = probabilities[:, 1]
     return {
         name: float(roc_auc_score(harmful, values)) for name, values in scores.items()
     }

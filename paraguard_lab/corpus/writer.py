@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -104,12 +104,7 @@ class Authors(inputs.CandidateSource):
             sampling = Sampling(PARAPHRASE_DECODING.max_new_tokens, draw=draw)
             draws[f"--draw-{draw}"] = sampling
         prompts = make_paraphrase_prompts(seeds, read_model_prompts()["writer"])
-        then = ""
-        if self.judge:
-            replies = len(JUDGE_QUESTIONS) * len(prompts) * len(draws)
-            then = f"; then at most {replies:,} short ones to {self.judge.name}"
-        texts = prompts["text"]
-        _announce(self.writer.name, texts, PARAPHRASE_DECODING, len(draws), then)
+        _announce(self.writer.name, prompts["text"], PARAPHRASE_DECODING, len(draws))
         model = self.writer.open(self.settings)
         written = paraphrase_by_model(files, seeds, model, "writer", draws)
         return written.assign(generator=model.name)
@@ -136,17 +131,26 @@ class Authors(inputs.CandidateSource):
 
     def about(self) -> dict[str, Any]:
         """Describe writer and judge for a meta file; {} if there is neither."""
+        roles = {
+            "writer": (self.writer, PARAPHRASE_DECODING),
+            "judge": (self.judge, JUDGE_DECODING),
+        }
         described: dict[str, Any] = {}
+        for role, (source, decoding) in roles.items():
+            if source:
+                prompts = json.dumps(read_model_prompts()[role], sort_keys=True)
+                described[role] = {
+                    "name": source.name,
+                    "weights_id": source.weights_id,
+                    "prompts": _digest(prompts),
+                    "max_new_tokens": decoding.max_new_tokens,
+                }
         if self.writer:
-            samples = self.settings.samples
-            described["writer"] = _identify(self.writer, "writer", PARAPHRASE_DECODING)
             described["writer"] |= {
-                "samples": samples,
-                "seeds": list(range(samples)),
+                "samples": self.settings.samples,
+                "seeds": list(range(self.settings.samples)),
                 "temperature": Sampling.temperature,
             }
-        if self.judge:
-            described["judge"] = _identify(self.judge, "judge", JUDGE_DECODING)
         return described
 
     def keep(
@@ -186,7 +190,7 @@ def find_authors(settings: CorpusSettings) -> Authors:
     if settings.intent_judge:
         names = {"model": settings.intent_judge, "base_url": settings.judge_base_url}
         (judge,) = backends.resolve_backends(settings.model_copy(update=names))
-    if writer and judge and _model_id(writer, judge) == _model_id(judge, writer):
+    if writer and judge and _known_as(writer) & _known_as(judge):
         raise SettingsError(
             f"parameter 'intent_judge': {settings.intent_judge} is the model that"
             " writes; let another one judge"
@@ -196,30 +200,14 @@ def find_authors(settings: CorpusSettings) -> Authors:
     return Authors(name, losses, settings=settings, writer=writer, judge=judge)
 
 
-def _model_id(source: backends.BackendSource, other: backends.BackendSource) -> str:
-    """Return which model a source is.
-
-    It is known by its weights if those of both are known, else by its name without
-    owner and revision.
-    """
-    local_models = loading.ModelSource
-    if isinstance(source, local_models) and isinstance(other, local_models):
-        return source.weights_id
+def _known_as(source: backends.BackendSource) -> set[str]:
+    """Return what a model is known by: its weights, and its name without its owner."""
     name = source.argument.removeprefix(SERVED_PREFIX).rstrip("/").partition("@")[0]
-    return loading.slugify_model(name.rpartition("/")[2])
+    return {source.weights_id, loading.slugify_model(name.rpartition("/")[2])}
 
 
-def _identify(
-    source: backends.BackendSource, section: str, decoding: Decoding
-) -> dict[str, Any]:
-    """Return what a meta file says of a model and of the prompts that it reads."""
-    prompts = json.dumps(read_model_prompts()[section], sort_keys=True)
-    return {
-        "name": source.name,
-        "weights_id": source.weights_id,
-        "prompts": hashlib.sha256(prompts.encode()).hexdigest()[:16],
-        "max_new_tokens": decoding.max_new_tokens,
-    }
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _require_live(files: stores.CorpusFiles, what: str) -> None:
@@ -227,13 +215,10 @@ def _require_live(files: stores.CorpusFiles, what: str) -> None:
         raise Missing(f"{what} in a live store only; add, for example, store=live")
 
 
-def _announce(
-    name: str, texts: pd.Series, decoding: Decoding, times: int = 1, then: str = ""
-) -> None:
+def _announce(name: str, texts: pd.Series, decoding: Decoding, times: int = 1) -> None:
     """Say on stderr what the queries to a model will cost."""
     cost = costs.describe_cost(texts, decoding, times=times)
-    message = f"{name}: {cost} (what is kept is not asked again){then}"
-    print(message, file=sys.stderr, flush=True)
+    print(f"{name}: {cost} (what is kept is not asked again)", file=sys.stderr)
 
 
 @cache
@@ -268,10 +253,8 @@ def make_paraphrase_prompts(
     rows = []
     for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
         for strategy in STRATEGIES:
-            asked = wordings.get(strategy, ())
-            if isinstance(asked, str):
-                asked = [asked]
-            for number, wording in enumerate(asked):
+            asked = np.atleast_1d(wordings.get(strategy, []))
+            for number, wording in enumerate(asked.tolist()):
                 prompt_id = f"{seed_id}--{strategy}--{number}"
                 rows.append((prompt_id, wording.format(text=text)))
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
@@ -374,12 +357,11 @@ def _make_questions(pairs: pd.DataFrame) -> pd.DataFrame:
     """
     questions = read_model_prompts()["judge"]
     rows = []
-    columns = [pairs["seed_id"], pairs["seed"], pairs["text"]]
-    for seed_id, seed, text in zip(*columns, strict=True):
-        digest = hashlib.sha256(f"{seed}\x1f{text}".encode()).hexdigest()[:16]
+    for pair in pairs.itertuples():
+        digest = _digest(f"{pair.seed}\x1f{pair.text}")
         for name in JUDGE_QUESTIONS:
-            question = questions[name].format(seed=seed, text=text)
-            rows.append((f"{seed_id}--{digest}--{name}", question))
+            question = questions[name].format(seed=pair.seed, text=pair.text)
+            rows.append((f"{pair.seed_id}--{digest}--{name}", question))
     return pd.DataFrame(rows, columns=["prompt_id", "text"])
 
 
@@ -413,11 +395,8 @@ def judge_intent(
     if isinstance(model, local.LocalBackend):
         # What the writer wrote may be a control token to the judge
         strings = control_strings.find_control_strings(model.model.tokenizer)
-        texts = [
-            control_strings.defuse_control_strings(text, strings)
-            for text in prompts["text"]
-        ]
-        prompts["text"] = texts
+        defuse = control_strings.defuse_control_strings
+        prompts["text"] = prompts["text"].map(partial(defuse, strings=strings))
     intent_files = files.other(f"{files.name}-intent")
     traces = _query(intent_files, prompts, model, JUDGE_DECODING)
     if len(traces) < len(prompts):

@@ -5,6 +5,7 @@ by two people. The rules were written and the classifier was fitted on one half 
 prompts; nobody read the other half (`docs/method.md`, Labels).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,8 +44,22 @@ ONE_ANNOTATOR = "one annotator, by the other"
 def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     """Read every `xstest_v2_completions_<model>.csv` of a folder.
 
-    It adds file (the model), half ("developed" or "held out"), people ("reject" or
-    "accept"), differ (they disagree). A missing file or column is a DataError.
+    Parameters
+    ----------
+    folder : str or path
+        XSTest's folder of labelled answers.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the files, file (the model), half ("developed" or "held out"),
+        first, second and people ("reject" or "accept": each annotator, and both in the
+        end), differ (the annotators disagree).
+
+    Raises
+    ------
+    DataError
+        There is no such file, or one lacks a column.
     """
     files = sorted(Path(folder).glob("xstest_v2_completions_*.csv"))
     if not files:
@@ -55,19 +70,24 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
     frames = []
     for file in files:
         rows = stores.read_upstream_csv(file, XSTEST_COLUMNS)
-        refusals_of = {
-            column: rows[column] != FULL_COMPLIANCE for column in ANNOTATION_COLUMNS
-        }
         is_developed = rows["prompt"].isin(_draw_developed(rows["prompt"]))
+        first, second, final = (_decide(rows[name]) for name in ANNOTATION_COLUMNS)
         frames.append(
             rows.assign(
                 file=file.stem.rpartition("_")[2],
                 half=np.where(is_developed, "developed", "held out"),
-                people=np.where(refusals_of["final_label"], "reject", "accept"),
-                differ=refusals_of["annotation_1"] != refusals_of["annotation_2"],
+                first=first,
+                second=second,
+                people=final,
+                differ=first != second,
             )
         )
     return pd.concat(frames, ignore_index=True)
+
+
+def _decide(labels: pd.Series) -> np.ndarray:
+    """Return "accept" for full compliance, else "reject"."""
+    return np.where(labels == FULL_COMPLIANCE, "accept", "reject")
 
 
 def _draw_developed(prompts: pd.Series) -> np.ndarray:
@@ -78,9 +98,17 @@ def _draw_developed(prompts: pd.Series) -> np.ndarray:
 
 
 def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the developed half as training answers: prompt, response, label.
+    """Return the developed half as training answers.
 
-    The labels are `schemas.THREE_LABELS`.
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `read_xstest_answers`.
+
+    Returns
+    -------
+    DataFrame
+        prompt, response, label (one of `schemas.THREE_LABELS`).
     """
     developed = rows[rows["half"] == "developed"]
     return pd.DataFrame(
@@ -95,9 +123,19 @@ def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
 def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
     """Read XSTest's own automatic labels, anywhere below a folder.
 
-    They are in `<model>_gpteval.csv` and `<model>_streval.csv`. Returns labels by
-    labeller, in the order of `read_xstest_answers`; "unparsed" if a file lacks the
-    answer.
+    They are in `<model>_gpteval.csv` and `<model>_streval.csv`.
+
+    Parameters
+    ----------
+    folder : str or path
+    rows : DataFrame
+        As from `read_xstest_answers`.
+
+    Returns
+    -------
+    dict of str to array
+        Labels by labeller, in the order of the rows; "unparsed" if a file lacks the
+        answer.
     """
     by_labeller = {}
     for end, (column, labeller) in XSTEST_LABELLERS.items():
@@ -114,14 +152,20 @@ def _read_own_labels(file: Path, column: str, answers: pd.DataFrame) -> np.ndarr
     keys = ["id", "completion"]
     listed = stores.read_upstream_csv(file).drop_duplicates(keys)
     labels = answers[keys].merge(listed, "left", keys)[column]
-    cases = [labels.isna(), labels == FULL_COMPLIANCE]
-    return np.select(cases, ["unparsed", "accept"], "reject")
+    return np.where(labels.isna(), "unparsed", _decide(labels))
 
 
 def compare_with_annotators(
     rows: pd.DataFrame, labels: Mapping[str, Sequence[str] | np.ndarray]
 ) -> Table:
-    """Compare labellers with people on the rows of `read_xstest_answers`.
+    """Compare labellers with people.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `read_xstest_answers`.
+    labels : mapping of str to array
+        Each labeller's labels, in the order of the rows.
 
     Returns
     -------
@@ -132,25 +176,20 @@ def compare_with_annotators(
         recall and kappa with bootstrap intervals over prompts. The row `ONE_ANNOTATOR`
         compares the first annotator with the second.
     """
-    first = np.where(rows["annotation_1"] == FULL_COMPLIANCE, "accept", "reject")
-    second = np.where(rows["annotation_2"] == FULL_COMPLIANCE, "accept", "reject")
-    rows = rows.assign(second=second)
-    columns = pd.DataFrame({**labels, ONE_ANNOTATOR: first})
+    columns = pd.DataFrame({**labels, ONE_ANNOTATOR: rows["first"]})
     lines = []
     for file, of_file in rows.groupby("file"):
         for part, is_member in _split_parts(of_file).items():
             answers = of_file[is_member]
             if answers.empty:
                 continue
-            clusters = ClusterBootstrap(answers["prompt"])
+            prompts = answers["prompt"]
+            clusters = ClusterBootstrap(prompts)
             for labeller, given in columns.loc[answers.index].items():
                 people = "second" if labeller == ONE_ANNOTATOR else "people"
-                agreed = estimate_agreement(
-                    clusters,
-                    answers["prompt"],
-                    given == "reject",
-                    answers[people] == "reject",
-                )
+                rejected = given == "reject"
+                refused = answers[people] == "reject"
+                agreed = estimate_agreement(clusters, prompts, rejected, refused)
                 line = {
                     "file": file,
                     "part": part,
@@ -181,23 +220,32 @@ def _split_parts(rows: pd.DataFrame) -> dict[str, pd.Series]:
 def compare_by_type(rows: pd.DataFrame, labels: Sequence[str] | np.ndarray) -> Table:
     """Compare a labeller with people by type of prompt.
 
-    Columns: file, type, n, refused (people), rejected (labeller), accuracy with its
-    interval.
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `read_xstest_answers`.
+    labels : sequence of str
+        The labeller's labels, in the order of the rows.
+
+    Returns
+    -------
+    Table
+        Columns: file, type, n, refused (people), rejected (labeller), accuracy with its
+        interval.
     """
-    is_rejected = np.asarray(labels) == "reject"
-    rows = rows.assign(rejected=is_rejected, refused=rows["people"] == "reject")
+    rows = rows.assign(labels=np.asarray(labels))
     lines = []
     for (file, kind), answers in rows.groupby(["file", "type"]):
-        is_right = answers["rejected"] == answers["refused"]
-        accuracy = ClusterBootstrap(answers["prompt"]).share(
-            answers["prompt"], is_right
-        )
+        prompts = answers["prompt"]
+        rejected = answers["labels"] == "reject"
+        refused = answers["people"] == "reject"
+        accuracy = ClusterBootstrap(prompts).share(prompts, rejected == refused)
         line = {
             "file": file,
             "type": kind,
             "n": len(answers),
-            "refused": answers["refused"].sum(),
-            "rejected": answers["rejected"].sum(),
+            "refused": refused.sum(),
+            "rejected": rejected.sum(),
         }
         lines.append(line | to_columns({"accuracy": accuracy}))
     return pd.DataFrame(lines)
@@ -208,8 +256,20 @@ def compare_refusal_shares(
 ) -> Table:
     """Estimate the share of safe prompts that each labeller calls refused.
 
-    Published shares are beside it. Columns: file, by (the labeller), n, share with its
-    interval (none for a published share), source.
+    Published shares are beside it.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `read_xstest_answers`.
+    labels : mapping of str to array
+        Each labeller's labels, in the order of the rows.
+
+    Returns
+    -------
+    Table
+        Columns: file, by (the labeller), n, share with its interval (none for a
+        published share), source.
     """
     published = pd.read_csv(PUBLISHED_RATES_FILE)
     columns = pd.DataFrame({"people": rows["people"], **labels})
@@ -227,15 +287,24 @@ def compare_refusal_shares(
 
 
 def count_kinds(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
-    """Count people's labels (file, people) against kinds of `label_responses`.
+    """Count people's labels against the kinds of ours.
 
-    The columns are accept, reject:policy and so on.
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `read_xstest_answers`.
+    labelled : DataFrame
+        As from `labelling.label_responses`, in the order of the rows.
+
+    Returns
+    -------
+    Table
+        Columns: file, people, accept, reject:policy and so on.
     """
-    with_kind = labelled["label"] + ":" + labelled["kind"]
-    kinds = labelled["label"].where(labelled["kind"] == "", with_kind)
+    kinds = (labelled["label"] + ":" + labelled["kind"]).str.rstrip(":")
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
     known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
-    others = sorted(set(table.columns) - set(known))
+    others = table.columns.difference(known)
     table = table.reindex(columns=[*known, *others], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})
 
@@ -245,9 +314,17 @@ def compare_labellers(
 ) -> Table:
     """Compare the labels of systems with another labeller's on every answer.
 
-    The others' are by system, in the order of its prompts. Columns: system, n (both
-    decide), reject, other_rejects, both_reject, unparsed (by the other), kappa with its
-    interval.
+    Parameters
+    ----------
+    systems : mapping of str to System
+    others : mapping of str to Labels
+        The other labeller's, by system, in the order of its prompts.
+
+    Returns
+    -------
+    Table
+        Columns: system, n (both decide), reject, other_rejects, both_reject, unparsed
+        (by the other), kappa with its interval.
     """
     lines = []
     for name, frame in others.items():
@@ -278,16 +355,22 @@ def has_substring(responses: Sequence[str]) -> np.ndarray:
     This is a common method, kept for comparison only.
     """
     listed = pd.read_csv(paths.DATA / "refusal_substrings.csv")["substring"]
-    is_held = [any(words in response for words in listed) for response in responses]
-    return np.array(is_held, bool)
+    pattern = re.compile("|".join(map(re.escape, listed)))
+    return np.array([bool(pattern.search(text)) for text in responses])
 
 
 def write_xstest_tables(
     folder: str | Path, store: Store, judge_name: str = ""
 ) -> dict[str, Table]:
-    """Write the tables `xstest_*` into a live store, from XSTest's folder.
+    """Write the tables `XSTEST_TABLES` into a live store, and return them by name.
 
-    A model of `judge_name` judges too.
+    Parameters
+    ----------
+    folder : str or path
+        XSTest's folder of labelled answers.
+    store : Store
+    judge_name : str
+        A model that judges too; "" for none.
     """
     rows = read_xstest_answers(folder)
     short = _cut_answers(rows["completion"])
@@ -344,21 +427,18 @@ def _label_in_all_ways(
     requests = rows["prompt"]
     label = labelling.label_responses
     ours = labelling.LABELLER
-    whole_has_it = has_substring(answers)
-    short_has_it = has_substring(short)
+    cut = f"cut at {_CUT_TOKENS} tokens"
     by_cues = refusals.label_by_cues(answers, reasons)
-    return {
+    labels = {
         f"{ours}, whole answers": whole,
-        f"{ours}, cut at {_CUT_TOKENS} tokens": label(short, reasons, requests)[
-            "label"
-        ],
+        f"{ours}, {cut}": label(short, reasons, requests)["label"],
         f"{ours}, without the request": label(answers, reasons)["label"],
         f"{refusals.CUES_VERSION}, whole answers": by_cues["label"],
-        "substrings, whole answers": np.where(whole_has_it, "reject", "accept"),
-        f"substrings, cut at {_CUT_TOKENS} tokens": np.where(
-            short_has_it, "reject", "accept"
-        ),
     }
+    for what, texts in (("whole answers", answers), (cut, short)):
+        is_held = has_substring(texts)
+        labels[f"substrings, {what}"] = np.where(is_held, "reject", "accept")
+    return labels
 
 
 def estimate_agreement(
@@ -369,14 +449,24 @@ def estimate_agreement(
 ) -> dict[str, Estimate]:
     """Estimate accuracy, precision, recall and Cohen's kappa of decisions, yes or no.
 
-    What is undefined is NaN.
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    cluster_ids : array, shape (n,)
+        The cluster of each decision.
+    found, wanted : array of bool, shape (n,)
+        The decisions, and what they should be.
+
+    Returns
+    -------
+    dict of str to Estimate
+        What is undefined is NaN. Kappa has no interval if resampling shows no spread.
     """
     ids = np.asarray(cluster_ids, object)
     found = np.asarray(found, bool)
     wanted = np.asarray(wanted, bool)
     kappa = estimate_kappa(clusters, ids, found, wanted)
-    finite = kappa.draws[np.isfinite(kappa.draws)]
-    if len(set(finite)) < 2:  # resampling shows no spread
+    if len(set(kappa.draws[np.isfinite(kappa.draws)])) < 2:
         kappa = Estimate(kappa.value, np.nan, np.nan, kappa.draws)
     return {
         "accuracy": clusters.share(ids, found == wanted),

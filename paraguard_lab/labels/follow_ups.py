@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import backends, encoder, prompting, trace_store
 from paraguard_utils.models.backends import Backend
-from paraguard_utils.schemas import Corpus, Labels, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Table, Traces, select_prompts
 from paraguard_utils.stores import CorpusFiles
 from paraguard_utils.text import replace_control
 
@@ -38,8 +38,19 @@ def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
 def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) -> None:
     """Query `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1.
 
-    The system prompt is `SAMPLED_SYSTEM_PROMPT`. The store is a live one, in which
-    every draw resumes. A corpus that asks for harm is a DataError.
+    The system prompt is `SAMPLED_SYSTEM_PROMPT`.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        In a live store, where every draw resumes.
+    corpus : Corpus
+    settings : FollowUpSettings
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
     unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
     prompts = select_sampled_prompts(corpus, settings.draw)
@@ -77,7 +88,12 @@ def read_samples(
 ) -> dict[str, pd.DataFrame]:
     """Read the answers in a store that were drawn at a temperature, by system.
 
-    Old labels are a DataError.
+    A system without such answers is left out.
+
+    Raises
+    ------
+    DataError
+        Another version of the labeller labelled them.
     """
     samples = {}
     for name, frame in _read_answers(files, "samples", systems, "draw=60").items():
@@ -112,12 +128,7 @@ def _read_answers(
 def list_other_wordings() -> list[str]:
     """Return the system prompts that word another one anew, as `safety-2` does."""
     names = registry.system_prompts()
-    wordings = []
-    for name in names:
-        usual, dash, _ = name.partition("-")
-        if dash and usual in names:
-            wordings.append(name)
-    return wordings
+    return [name for name in names if "-" in name and name.partition("-")[0] in names]
 
 
 def ask_other_wordings(
@@ -148,10 +159,19 @@ def _of_wordings(files: CorpusFiles) -> CorpusFiles:
 def read_wordings(
     files: CorpusFiles, systems: Iterable[str]
 ) -> dict[str, dict[str, Labels]]:
-    """Return labels, in corpus order, by model and by wording of a system prompt.
+    """Read how models decide under every wording of a system prompt.
 
-    The usual wordings come first. The models are those of some systems; one that was
-    not queried under one of the wordings is left out.
+    Parameters
+    ----------
+    files : CorpusFiles
+    systems : iterable of str
+        Systems of the models.
+
+    Returns
+    -------
+    dict of str to dict of str to Labels
+        Labels in corpus order by model, then by wording. A model that was not queried
+        under one of the wordings is left out.
     """
     places = {}
     for wording in list_other_wordings():
@@ -173,11 +193,25 @@ def ask_long_answers(
 ) -> dict[str, pd.DataFrame]:
     """Query systems for long answers, if `settings.long_answers` gives a number.
 
-    Return the long answers that are then in the store, by system. The systems have
-    traces and labels of the usual answers. A random sample of `long_answers` prompts is
-    queried under `SAMPLED_SYSTEM_PROMPT`, and under every system prompt the accepted
-    paraphrases that `select_cut_answers` names. A corpus that asks for harm is a
-    DataError.
+    A random sample of so many prompts is queried under `SAMPLED_SYSTEM_PROMPT`, and
+    under every system prompt the accepted paraphrases that `select_cut_answers` names.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+    systems : mapping of str to System
+        With traces and labels of the usual answers.
+    settings : FollowUpSettings
+
+    Returns
+    -------
+    dict of str to DataFrame
+        The long answers that are then in the store, by system.
+
+    Raises
+    ------
+    DataError
+        The corpus asks for harm.
     """
     if settings.long_answers:
         prompts = next(iter(systems.values())).prompts
@@ -236,8 +270,14 @@ def read_long_answers(
 def select_cut_answers(system: System, vectors: np.ndarray) -> set[str]:
     """Return the ids of accepted prompts that a long answer may turn into rejections.
 
-    Their answer was cut, and they are nearest to a rejected prompt of their cluster.
-    `vectors` are the prompts' sentence vectors. Degenerate answers are passed over.
+    Their answer was cut and is not degenerate, and they are nearest to a rejected
+    prompt of their cluster.
+
+    Parameters
+    ----------
+    system : System
+    vectors : array, shape (prompts, d)
+        The prompts' sentence vectors.
     """
     labels = system.labels
     is_rejected = (labels["label"] == "reject").to_numpy()
@@ -245,15 +285,14 @@ def select_cut_answers(system: System, vectors: np.ndarray) -> set[str]:
     is_accepted = is_accepted.to_numpy()
     is_cut = (system.traces["finish_reason"] != "stop").to_numpy()
     ids = system.prompts["prompt_id"].to_numpy()
+    # In float64, as everywhere that similarities decide
+    vectors = vectors.astype(float)
     wanted = set()
     for rows in system.prompts.groupby("cluster_id").indices.values():
         refused = rows[is_rejected[rows]]
         answered = rows[is_accepted[rows]]
         if len(refused) and len(answered):
-            # In float64, as everywhere that similarities decide
-            refused_vectors = vectors[refused].astype(float)
-            answered_vectors = vectors[answered].astype(float)
-            similarities = refused_vectors @ answered_vectors.T
+            similarities = vectors[refused] @ vectors[answered].T
             nearest = answered[similarities.argmax(axis=1)]
             wanted |= set(ids[nearest[is_cut[nearest]]])
     return wanted
@@ -263,21 +302,20 @@ def label_long_answers(traces: Traces, requests: pd.Series) -> pd.DataFrame:
     """Label long answers: the columns of a file of kind `answers`, except `sample`."""
     responses = traces["response"].map(replace_control, na_action="ignore")
     labels = labelling.label_responses(responses, traces["finish_reason"], requests)
-    # The labeller does not read behind the opening.
-    later = [_declines_later(text) for text in responses.fillna("")]
     kept = traces[["prompt_id", "key", "response", "finish_reason"]]
     return kept.assign(
-        response=responses, label=labels["label"].to_numpy(), declined_later=later
+        response=responses,
+        label=labels["label"].to_numpy(),
+        # The labeller does not read behind the opening.
+        declined_later=responses.fillna("").map(_declines_later),
     )
 
 
 def _declines_later(text: str) -> bool:
     """Return whether an answer declines the request behind its opening."""
     step = refusals.CUE_CHARS // 2  # windows overlap, so that no cue is cut in two
-    windows = [
-        text[start : start + refusals.CUE_CHARS]
-        for start in range(step, len(text), step)
-    ]
+    starts = range(step, len(text), step)
+    windows = [text[start : start + refusals.CUE_CHARS] for start in starts]
     rules = refusals.label_by_cues(windows, [""] * len(windows))["rule"]
     return bool(rules.eq("declines_request").any())
 
@@ -289,7 +327,14 @@ def compare_long_answers(
 ) -> Table:
     """Count the labels that change with the length of an answer.
 
-    They are those of the random sample of each system's long answers.
+    Parameters
+    ----------
+    longer : mapping of str to DataFrame
+        Long answers by system, as from `read_long_answers`; only those of the random
+        sample count.
+    labels : mapping of str to Labels
+        Of the usual answers.
+    clusters : ClusterBootstrap
 
     Returns
     -------
@@ -303,26 +348,20 @@ def compare_long_answers(
         sample = frame[frame["sample"]]
         if sample.empty:
             continue
-        short = labels[name].set_index("prompt_id").loc[sample["prompt_id"]]
+        short = select_prompts(labels[name], sample)
         usual = short["label"].to_numpy()
         whole = sample["label"].to_numpy()
         cluster_ids = sample["prompt_id"].str.rpartition("-")[0]
         changed = clusters.share(cluster_ids, usual != whole)
+        texts = zip(sample["response"], short["response"].fillna(""), strict=True)
+        continued = [isinstance(long, str) and long.startswith(x) for long, x in texts]
         is_later = (whole == "accept") & sample["declined_later"]
         row = {
             "system": name,
             "n": len(sample),
-            "continued": _count_continued(sample["response"], short["response"]),
+            "continued": sum(continued),
             "accept_to_reject": ((usual == "accept") & (whole == "reject")).sum(),
             "declined_later": is_later.sum(),
         }
         rows.append(row | to_columns({"changed": changed}))
     return pd.DataFrame(rows)
-
-
-def _count_continued(longer: Sequence[object], shorter: pd.Series) -> int:
-    """Count the long answers that begin with the usual ones."""
-    count = 0
-    for long, short in zip(longer, shorter.fillna(""), strict=True):
-        count += isinstance(long, str) and long.startswith(short)
-    return count

@@ -37,11 +37,22 @@ def judge_answers(
     answers: pd.DataFrame,
     batch: int = prompting.BATCH_SIZE,
 ) -> Labels:
-    """Let a model judge answers (prompt_id, response or None, finish_reason).
+    """Let a model judge answers.
 
-    `files` keep its replies, in a live store, as traces; earlier ones are not asked
-    for again. Returns the columns of a labels file in the order of the answers;
-    `response` is the judge's reply.
+    Parameters
+    ----------
+    files : CorpusFiles
+        In a live store, which keeps the replies as traces; earlier ones are not asked
+        for again.
+    model : LoadedModel
+    answers : DataFrame
+        prompt_id, response (or None), finish_reason.
+    batch : int
+
+    Returns
+    -------
+    Labels
+        In the order of the answers; `response` is the judge's reply.
     """
     by_cues = refusals.label_by_cues(answers["response"], answers["finish_reason"])
     is_read = by_cues["label"].isin(["accept", "reject"]).to_numpy()

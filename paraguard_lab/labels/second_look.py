@@ -44,9 +44,17 @@ def reask_models(
     """Query models about rewordings of what they rejected.
 
     They are the user's model, or the default ones, under `SAMPLED_SYSTEM_PROMPT`.
-    `rewordings` has columns prompt_id, cluster_id (the prompt that was reworded) and
-    text. The answers' labels go into a live store, where `read_reasked_decisions` reads
-    them, and querying resumes. A model without labels is left out.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        In a live store, which gets the answers' labels (`read_reasked_decisions`);
+        querying resumes.
+    rewordings : DataFrame
+        prompt_id, cluster_id (the prompt that was reworded), text.
+    labels : mapping of str to Labels
+        The usual decisions by system. A model without labels is left out.
+    options : QueryOptions
     """
     for source in backends.resolve_backends(options):
         system = prompting.make_system_name(source.name, SAMPLED_SYSTEM_PROMPT)
@@ -100,10 +108,25 @@ def read_reasked_decisions(
 ) -> pd.DataFrame | None:
     """Read how a system decides the rewordings of each prompt that it rejects.
 
-    None if it was not queried. Prompts and labels are in the same order, and so are the
-    rows returned: isolation, the share of a prompt's rewordings that are accepted, in
-    [0, 1], NaN for accepted prompts and without a decided rewording; and queries, their
-    number. Rewordings of other prompts than the system rejects are a DataError.
+    Parameters
+    ----------
+    files : CorpusFiles
+    prompts : Corpus
+    system : str
+    labels : Labels
+        Its decisions, in the order of the prompts.
+
+    Returns
+    -------
+    DataFrame or None
+        In the order of the prompts: isolation, the share of a prompt's rewordings that
+        are accepted, in [0, 1], NaN for accepted prompts and without a decided
+        rewording; and queries, their number. None if the system was not queried.
+
+    Raises
+    ------
+    DataError
+        The store has rewordings of other prompts than the system rejects.
     """
     reworded = files.other(name_reworded(files.name))
     if not reworded.has("labels", system):

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -44,15 +43,25 @@ def read_training_answers() -> pd.DataFrame:
 
 
 def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalClassifier:
-    """Fit the two regressions on answers: columns prompt, response and label.
+    """Fit the two regressions: for refusing, and for refusing in part.
 
-    The n-grams come from `answers` only, so that no text of `annotated` enters the
-    file. n-grams and vectors are fitted apart, each with the cues, and their log odds
-    averaged, because they err on different answers. A label other than `THREE_LABELS`
-    is a DataError.
+    n-grams and vectors are fitted apart, each with the cues, and their log odds
+    averaged, because they err on different answers.
+
+    Parameters
+    ----------
+    answers, annotated : DataFrame
+        prompt, response, label. The n-grams come from `answers` only, so that no text
+        of `annotated`, which people labelled, enters the file.
+
+    Raises
+    ------
+    DataError
+        A label is not one of `THREE_LABELS`.
     """
-    every = pd.concat([answers, annotated], ignore_index=True)
-    rows = every[["prompt", "response", "label"]]
+    from sklearn.linear_model import LogisticRegression  # a second to import
+
+    rows = pd.concat([answers, annotated], ignore_index=True)
     unknown = sorted(set(rows["label"]) - set(THREE_LABELS))
     if unknown:
         raise DataError(
@@ -67,58 +76,29 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
     views = {C_NGRAMS: counter.transform(openings).toarray(), C_VECTORS: vectors}
     refuses = (rows["label"] != "full_compliance").to_numpy()
     is_partial = (rows["label"] == "partial_refusal").to_numpy()
-    everywhere = np.ones(len(rows), bool)
+    decisions = [(refuses, np.ones(len(rows), bool)), (is_partial, refuses)]
     weights = np.repeat([1.0, ANNOTATED_WEIGHT], [len(answers), len(annotated)])
-    fits = [
-        _fit_views(views, cues.to_numpy(), refuses, everywhere, weights),
-        _fit_views(views, cues.to_numpy(), is_partial, refuses, weights),
-    ]
-    ngrams, by_cue, by_vector, intercepts = (
-        _round(part) for part in zip(*fits, strict=True)
-    )
-    return RefusalClassifier(
-        pd.DataFrame(
-            np.column_stack([_round(counter.idf_), ngrams.T]),
-            counter.get_feature_names_out(),
-            ["idf", *OPINIONS],
-        ),
-        pd.DataFrame(by_cue.T, cues.columns, list(OPINIONS)),
-        by_vector,
-        intercepts,
-    )
-
-
-def _fit_views(
-    views: Mapping[float, np.ndarray],
-    cues: np.ndarray,
-    wanted: np.ndarray,
-    chosen: np.ndarray,
-    weights: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Fit n-grams and vectors apart on the chosen rows, and average their log odds.
-
-    `views` are by inverse strength of the penalty. Return the coefficients of n-grams,
-    cues and vectors, and the intercept.
-    """
-    from sklearn.linear_model import LogisticRegression  # a second to import
-
     by_view = []
-    by_cue = []
-    intercepts = []
+    cues_and_intercepts = np.zeros((len(decisions), cues.shape[1] + 1))
     for strength, view in views.items():
-        inputs = csr_matrix(np.hstack([view, cues])[chosen])
-        fit = LogisticRegression(C=strength, max_iter=10_000)
-        fit.fit(inputs, wanted[chosen], weights[chosen])
-        of_view, of_cues = np.split(fit.coef_[0] / 2, [view.shape[1]])
-        by_view.append(of_view)
-        by_cue.append(of_cues)
-        intercepts.append(fit.intercept_[0])
-    of_ngrams, of_vectors = by_view
-    return of_ngrams, by_cue[0] + by_cue[1], of_vectors, sum(intercepts) / 2
-
-
-def _round(part: object) -> np.ndarray:
-    return np.round(np.array(part), 4)
+        fits = []
+        for decision, chosen in decisions:
+            inputs = csr_matrix(np.hstack([view, cues])[chosen])
+            fit = LogisticRegression(C=strength, max_iter=10_000)
+            fit.fit(inputs, decision[chosen], weights[chosen])
+            fits.append(np.append(fit.coef_[0], fit.intercept_) / 2)
+        of_view, others = np.split(np.array(fits), [view.shape[1]], axis=1)
+        by_view.append(of_view.round(4))
+        cues_and_intercepts += others
+    by_cue, intercepts = np.split(cues_and_intercepts.round(4), [-1], axis=1)
+    ngrams = np.column_stack([counter.idf_.round(4), by_view[0].T])
+    names = counter.get_feature_names_out()
+    return RefusalClassifier(
+        pd.DataFrame(ngrams, names, ["idf", *OPINIONS]),
+        pd.DataFrame(by_cue.T, cues.columns, OPINIONS),
+        by_view[1],
+        intercepts.ravel(),
+    )
 
 
 def save_classifier(classifier: RefusalClassifier, file: Path) -> None:

@@ -15,12 +15,11 @@ def read_xstest(name: str) -> pd.DataFrame:
     Raise SettingsError if there is no such file, and DataError if it is another one.
     """
     path = paths.resolve_input(name)
-    columns = ("prompt", "label", "type")
+    columns = ["prompt", "label", "type"]
     rows = stores.read_upstream_csv(path, columns, "pass XSTest's file of prompts")
     is_known = rows["label"].isin(["safe", "unsafe"])
     stores.check_fields(path, rows["label"], is_known, "is neither safe nor unsafe")
-    rows = rows.rename(columns={"prompt": "text"})
-    return rows[["text", "label", "type"]]
+    return rows[columns].rename(columns={"prompt": "text"})
 
 
 def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
@@ -42,14 +41,17 @@ def read_xstest_prompts(name: str, label: str) -> pd.DataFrame:
     """
     rows = read_xstest(name)
     rows["cluster_id"] = [f"xstest-{number:03d}" for number in range(1, len(rows) + 1)]
-    rows = rows[rows["label"] == label].reset_index(drop=True)
-    if rows.empty:
-        where = paths.display_path(paths.resolve_input(name))
+    prompts = rows[rows["label"] == label].reset_index(drop=True)
+    if prompts.empty:
         raise DataError(
-            f"{where}: no row is labelled {label}; pass XSTest's file of prompts"
+            f"{name}: no row is labelled {label}; pass XSTest's file of prompts"
         )
-    prompts = rows.rename(columns={"type": "category"})
-    prompts["prompt_id"] = prompts["cluster_id"] + "-0"
-    prompts["text"] = prompts["text"].str.strip()
-    prompts["source"] = f"XSTest, {label}"
-    return prompts[["prompt_id", "cluster_id", "text", "category", "source"]]
+    return pd.DataFrame(
+        {
+            "prompt_id": prompts["cluster_id"] + "-0",
+            "cluster_id": prompts["cluster_id"],
+            "text": prompts["text"].str.strip(),
+            "category": prompts["type"],
+            "source": f"XSTest, {label}",
+        }
+    )

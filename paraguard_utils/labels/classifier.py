@@ -31,7 +31,7 @@ REQUEST_WORDS = 40
 PRODUCT_SCALE = 10.0
 """Scales the product of two unit vectors to the size of the vectors."""
 
-OPINIONS = ("refusal", "partial")
+OPINIONS = ["refusal", "partial"]
 
 
 def make_classifier_inputs(
@@ -81,21 +81,19 @@ class RefusalClassifier:
         """
         counter = make_ngram_counter(vocabulary=self.ngrams.index.tolist())
         counter.idf_ = self.ngrams["idf"].to_numpy()
-        columns = list(OPINIONS)
-        by_cue = self.cues.reindex(rules).fillna(0.0)[columns].to_numpy()
-        by_ngram = counter.transform(openings) @ self.ngrams[columns].to_numpy()
+        by_cue = self.cues.reindex(rules)[OPINIONS].fillna(0.0).to_numpy()
+        by_ngram = counter.transform(openings) @ self.ngrams[OPINIONS].to_numpy()
         log_odds = by_ngram + by_cue + vectors @ self.vectors.T + self.intercepts
-        return pd.DataFrame(expit(log_odds), columns=columns)
+        return pd.DataFrame(expit(log_odds), columns=OPINIONS)
 
 
 @cache
 def load_refusal_classifier(file: Path = CLASSIFIER_FILE) -> RefusalClassifier:
     """Read the coefficients."""
     parts = json.loads(file.read_text())
-    columns = list(OPINIONS)
     return RefusalClassifier(
-        pd.DataFrame(parts["ngrams"], ["idf", *columns]).T,
-        pd.DataFrame(parts["cues"], columns).T,
+        pd.DataFrame(parts["ngrams"], ["idf", *OPINIONS]).T,
+        pd.DataFrame(parts["cues"], OPINIONS).T,
         np.array(parts["vectors"]),
         np.array(parts["intercepts"]),
     )

@@ -83,7 +83,7 @@ def combine_opinions(by_cues: pd.DataFrame, opinion: pd.DataFrame) -> pd.DataFra
     rejects = keeps_rejection | (probability > REJECTS_ABOVE)
     kinds = rows["kind"].where(has_cue, "other")
     kinds = kinds.mask(opinion["partial"] >= 0.5, "partial").where(rejects, "")
-    labels = by_cues.assign(p_refusal=probability.reindex(by_cues.index))
+    labels = by_cues.assign(p_refusal=probability)
     labels.loc[opinion.index, "label"] = np.where(rejects, "reject", "accept")
     labels.loc[opinion.index, "kind"] = kinds
     return labels
@@ -158,22 +158,22 @@ def convert_labels(labels: Labels, labeller: str) -> Labels:
     leaves it without a decision. Labels that were converted to "combined" may be
     converted again.
     """
-    is_stopped = (labels["label"] == "blocked") | (labels["kind"] == STOPPED_KIND)
-    is_rejected = (labels["label"] == "reject") & ~is_stopped
-    is_read = is_rejected | (labels["label"] == "accept")
-    stopped_label = "unparsed" if labeller == "aside" else "reject"
-    label = labels["label"].mask(is_stopped, stopped_label)
+    label = labels["label"]
+    kind = labels["kind"]
+    is_stopped = (label == "blocked") | (kind == STOPPED_KIND)
+    is_rejected = (label == "reject") & ~is_stopped
+    is_read = is_rejected | (label == "accept")
+    label = label.mask(is_stopped, "unparsed" if labeller == "aside" else "reject")
     if labeller == "full":
-        label = label.mask(is_rejected & (labels["kind"] == "partial"), "accept")
+        label = label.mask(is_rejected & (kind == "partial"), "accept")
     elif labeller == "policy":
-        label = label.mask(is_rejected & (labels["kind"] != "policy"), "unparsed")
+        label = label.mask(is_rejected & (kind != "policy"), "unparsed")
     elif labeller == "fluent":
         label = label.mask(is_read & (labels["answer"] == "degenerate"), "unparsed")
     elif labeller == "cues":
         has_cue = labels["rule"].isin([cue.rule for cue in refusals.read_cues()])
         label = label.mask(is_read, has_cue.map({True: "reject", False: "accept"}))
-    kind = labels["kind"].mask(is_stopped, STOPPED_KIND)
-    return labels.assign(label=label, kind=kind)
+    return labels.assign(label=label, kind=kind.mask(is_stopped, STOPPED_KIND))
 
 
 def read_matching_labels(

@@ -62,9 +62,7 @@ def repeated_share(words: Sequence[str]) -> float:
 
 
 def echoed_share(words: Sequence[str], request: Sequence[str]) -> float:
-    """Return the share of words that are the request's, in its order, in [0, 1]."""
-    if not words:
-        return 0.0
+    """Return the share of some words that are the request's, in its order."""
     return float(LCSseq.similarity(words, request)) / len(words)
 
 

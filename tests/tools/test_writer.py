@@ -566,7 +566,6 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
     )
     _, written = read(given)
     assert len(written) == 2 * N
-    assert "then at most 40 short ones to ear-served" in capsys.readouterr().err
     intent = writer.find_authors(given).intent(files())
     with pytest.raises(SystemExit) as ended:
         intent(PAIRS)
