@@ -155,31 +155,25 @@ def matched_excess(
     code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
     side = _is_rejected(pairs).astype(int)
     cell = np.ravel_multi_index((side, code, stratum), shape)
-    n_cells = int(np.prod(shape))
-    n = np.bincount(cell, np.ones(len(pairs)), n_cells).reshape(shape)
+    n_cells = np.prod(shape)
+    n = np.bincount(cell, minlength=n_cells).reshape(shape)
     totals = np.bincount(cell, values, n_cells).reshape(shape)
 
-    def weigh_strata(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which strata hold both kinds of pairs, and their weights."""
-        both = (counts @ n[1] > 0) & (counts @ n[0] > 0)
-        return both, np.where(both, counts @ n[1], 0)
+    def estimate_mean(kind: int) -> Estimate:
+        """Estimate the mean of a kind of pairs, with the strata of the rejected."""
 
-    def estimate_floor(counts: np.ndarray) -> np.ndarray:
-        both, weight = weigh_strata(counts)
-        means = np.where(both, (counts @ totals[0]) / (counts @ n[0]), 0)
-        return (weight * means).sum(-1) / weight.sum(-1)
+        def mean(counts: np.ndarray) -> np.ndarray:
+            has_both = (counts @ n[1] > 0) & (counts @ n[0] > 0)
+            weight = np.where(has_both, counts @ n[1], 0)
+            means = np.where(has_both, (counts @ totals[kind]) / (counts @ n[kind]), 0)
+            return (weight * means).sum(-1) / weight.sum(-1)
 
-    def estimate_mean(counts: np.ndarray) -> np.ndarray:
-        both, weight = weigh_strata(counts)
-        return np.where(both, counts @ totals[1], 0).sum(-1) / weight.sum(-1)
+        return clusters.estimate_from_counts(mean)
 
-    floor = clusters.estimate_from_counts(estimate_floor)
-    mean = clusters.estimate_from_counts(estimate_mean)
-    matched = np.nan
-    if n[1].any():
-        has_accepted = n[0].sum(0) > 0
-        matched = float((n[1].sum(0) * has_accepted).sum() / n[1].sum())
-    return floor, mean - floor, matched
+    floor = estimate_mean(0)
+    has_accepted = n[0].sum(axis=0)[stratum[side == 1]] > 0
+    matched = float(pd.Series(has_accepted).mean())
+    return floor, estimate_mean(1) - floor, matched
 
 
 def excess_at_equal_contrast(
@@ -210,31 +204,28 @@ def excess_at_equal_contrast(
     which are the same in every resample. The coefficient of "rejected" alone would be
     `estimate_excess`.
     """
-    rejected = _is_rejected(pairs)
-    code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
-    n = len(clusters.codes)
-    has_rejected = np.bincount(code[rejected], minlength=n) > 0
-    has_accepted = np.bincount(code[~rejected], minlength=n) > 0
-    kept = (has_rejected & has_accepted)[code]
+    kinds_of_cluster = pairs.groupby("cluster_id")["centre_label"].transform("nunique")
+    kept = (kinds_of_cluster == 2).to_numpy()
     if not kept.any():
         return clusters.undefined()
-    rejected = rejected[kept]
-    code = code[kept]
+    pairs = pairs[kept]
     contrast = np.asarray(contrast)[kept]
-    # Both kinds of pairs have a weight of 1 in every cluster.
-    group = 2 * code + rejected
-    weight = 1.0 / np.bincount(group, minlength=2 * n)[group]
+    rejected = _is_rejected(pairs)
+    code = clusters.codes.loc[pairs["cluster_id"]].to_numpy()
     ends = _find_ends(contrast[rejected], N_CONTRAST_BINS)
     bins = _number_bins(contrast, ends)
     columns = [rejected, 1 - np.exp(-contrast)]
     columns += [bins == number for number in range(1, len(ends) + 1)]
     columns.append(np.asarray(values)[kept])
     table = np.column_stack(columns).astype(float)
-    means = _sum_by_cluster(code, weight[:, None] * table, n) / 2
-    table = table - means[code]
+    # Both kinds of pairs have a weight of 1 in every cluster.
+    kinds = [code, rejected]
+    centre = pd.DataFrame(table).groupby(kinds).mean().groupby(level=0).mean()
+    table -= centre.loc[code].to_numpy()
     width = table.shape[1]
-    products = weight[:, None, None] * table[:, :, None] * table[:, None, :]
-    sums = _sum_by_cluster(code, products.reshape(len(table), -1), n)
+    products = (table[:, :, None] * table[:, None, :]).reshape(len(table), -1)
+    sums = pd.DataFrame(products).groupby(kinds).mean().groupby(level=0).sum()
+    sums = sums.reindex(clusters.codes, fill_value=0).to_numpy()
 
     def coefficient(counts: np.ndarray) -> np.ndarray:
         total = (counts @ sums).reshape(-1, width, width)
@@ -248,12 +239,6 @@ def excess_at_equal_contrast(
         return np.where(is_free, covariance / variance, np.nan)
 
     return clusters.estimate_from_counts(coefficient)
-
-
-def _sum_by_cluster(code: np.ndarray, table: np.ndarray, n: int) -> np.ndarray:
-    """Sum the rows of a table within each of n clusters: shape (n, width)."""
-    sums = [np.bincount(code, column, minlength=n) for column in table.T]
-    return np.stack(sums, axis=1)
 
 
 def estimate_against_floors(
@@ -416,7 +401,7 @@ def find_candidates(system: System, vectors: np.ndarray) -> PermutationCandidate
     label = system.labels["label"].to_numpy()
     scored = np.flatnonzero(system.is_scored)
     n = len(scored)
-    accepted = int((label == "accept").sum())
+    accepted = np.count_nonzero(label == "accept")
     depth = int(np.ceil(CANDIDATE_DEPTH * n / accepted)) if accepted else 0
     depth = min(depth, n, MAX_CANDIDATE_DEPTH)
     ids = system.prompts["prompt_id"].to_numpy()

@@ -87,8 +87,8 @@ def compare_orders(
                 higher = np.nan
                 turned = np.nan
                 if defined.any():
-                    higher = float(((sign[defined] + 1) / 2).mean())
-                    turned = float((sign * usual < 0)[defined].mean())
+                    higher = ((sign[defined] + 1) / 2).mean()
+                    turned = (sign * usual < 0)[defined].mean()
                 rows.append((measure, first, second, setting, higher, turned))
     columns = ["measure", "first", "second", "setting", "higher", "reversed"]
     return pd.DataFrame(rows, columns=columns)

@@ -6,17 +6,13 @@ The measures are defined in the method (`docs/method.md`, Guards).
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.analysis import excess
 from paraguard_lab.core.inference import POWER_ERRORS
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.analysis import confusion, pipeline
-from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.auc import estimate_auc
@@ -35,7 +31,6 @@ from paraguard_utils.schemas import Corpus, Labels, Table, select_prompts
 from paraguard_utils.settings import OLD_TWINS, AnalysisSettings, TwinOptions
 from paraguard_utils.stores import CorpusFiles
 
-CHANGED_MEASURES = ("frr", "dr", "ci", "cr60", "cd")
 N_THRESHOLDS = 41  # quantiles of the benign scores that `sweep_guard_thresholds` tries
 
 
@@ -56,39 +51,22 @@ def apply_guard(model: Labels, guard: Labels) -> Labels:
     return model.assign(label=label)
 
 
-def estimate_guarded(
-    files: CorpusFiles, system: System, drifts: DriftCache
-) -> dict[str, Any]:
-    """Estimate all measures of a chat system, computing its pairs and scores.
-
-    `drifts` are those of its traces. The key n counts the rejections that have a CI.
-    """
-    scored = pipeline.compute_scores(files, system, drifts)
-    return {
-        "n": len(scored.rejections),
-        **confusion.estimate_rates(scored),
-        **excess.estimate_scores(scored),
-    }
-
-
-def guarded_changes(
-    alone: Mapping[str, Estimate], guarded: Mapping[str, Estimate]
-) -> dict[str, float]:
-    """Return how FRR, DR, CI, CR@0.60 and CD change behind a guard.
+def guarded_changes(alone: System, behind: System) -> dict[str, float]:
+    """Return how FRR and DR change behind a guard.
 
     Columns: x_alone, x_guarded and x_change (guarded minus alone), with intervals.
     """
     estimates: dict[str, Estimate] = {}
-    for name in CHANGED_MEASURES:
-        estimates[f"{name}_alone"] = alone[name]
-        estimates[f"{name}_guarded"] = guarded[name]
-        estimates[f"{name}_change"] = guarded[name] - alone[name]
+    for name, measure in (("frr", System.frr), ("dr", System.dr)):
+        before = measure(alone)
+        after = measure(behind)
+        estimates[f"{name}_alone"] = before
+        estimates[f"{name}_guarded"] = after
+        estimates[f"{name}_change"] = after - before
     return to_columns(estimates)
 
 
-def tabulate_guarded(
-    files: CorpusFiles, systems: Iterable[System], guards: Mapping[str, Labels]
-) -> Table:
+def tabulate_guarded(systems: Iterable[System], guards: Mapping[str, Labels]) -> Table:
     """Tabulate how the measures of chat systems change behind each guard.
 
     `guards` holds each guard's decisions on the same prompts, by name. Columns: system,
@@ -96,14 +74,11 @@ def tabulate_guarded(
     """
     rows = []
     for system in systems:
-        drifts = DriftCache(system.traces, system.tokens)
-        alone = estimate_guarded(files, system, drifts)
         too_few = disagreement.too_few_for_disagreement(system.decided)
         for guard, decisions in guards.items():
             behind = system.with_labels(apply_guard(system.labels, decisions))
-            after = estimate_guarded(files, behind, drifts)
             row = {"system": system.name, "guard": guard, "too_few_for_dr": too_few}
-            rows.append(row | guarded_changes(alone, after))
+            rows.append(row | guarded_changes(system, behind))
     return pd.DataFrame(rows)
 
 
@@ -141,19 +116,17 @@ def _separate(
     benign: pd.DataFrame, twins: pd.DataFrame, clusters: ClusterBootstrap
 ) -> dict[str, Estimate]:
     """Estimate `apart` and `auc` of `compare_twins`."""
-    both = pd.concat([benign, twins], ignore_index=True)
-    ids = unsafe.benign_cluster_of(both["cluster_id"]).to_numpy()
-    refused = both["refused"].to_numpy(float)
-    score = both["score"].to_numpy(float)
+    rates = []
+    for side in (twins, benign):
+        decided = side[side["refused"].notna()]
+        ids = unsafe.benign_cluster_of(decided["cluster_id"])
+        rates.append(clusters.share(ids, decided["refused"] == 1))
+    both = pd.concat([benign, twins])
+    ids = unsafe.benign_cluster_of(both["cluster_id"])
     harmful = np.arange(len(both)) >= len(benign)
-    decided = ~np.isnan(refused)
-    of_twins = harmful & decided
-    of_benign = ~harmful & decided
-    twins_rate = clusters.share(ids[of_twins], refused[of_twins] == 1)
-    benign_rate = clusters.share(ids[of_benign], refused[of_benign] == 1)
     return {
-        "apart": twins_rate - benign_rate,
-        "auc": estimate_auc(clusters, ids, harmful, score),
+        "apart": rates[0] - rates[1],
+        "auc": estimate_auc(clusters, ids, harmful, both["score"].to_numpy(float)),
     }
 
 
@@ -227,30 +200,20 @@ def compare_with_promised_threshold(
     twins = twins[twins["score"].notna()]
     benign_ids = benign["cluster_id"]
     twin_ids = unsafe.benign_cluster_of(twins["cluster_id"])
-
-    def count_blocked(
-        name: str, benign_hits: pd.Series, twin_hits: pd.Series
-    ) -> dict[str, Estimate]:
-        requests = benign_hits.groupby(benign_ids).any()
-        return {
-            f"{name}_requests": clusters.share_of_clusters(requests.index, requests),
-            f"{name}_twins": clusters.share(twin_ids, twin_hits),
-        }
-
-    estimates = {
-        "promised_requests": clusters.undefined(),
-        "promised_twins": clusters.undefined(),
-    }
-    estimates |= count_blocked(
-        "own", benign["score"] >= threshold, twins["score"] >= threshold
-    )
     promised = _choose_on_other_half(benign)
+    names = ("promised_requests", "promised_twins")
+    estimates = dict.fromkeys(names, clusters.undefined())
+    blocked = {"own": (benign["score"] >= threshold, twins["score"] >= threshold)}
     if promised.notna().all():
-        estimates |= count_blocked(
-            "promised",
+        blocked["promised"] = (
             benign["score"] > benign_ids.map(promised),
             twins["score"] > twin_ids.map(promised),
         )
+    for name, (of_benign, of_twins) in blocked.items():
+        requests = of_benign.groupby(benign_ids).any()
+        share = clusters.share_of_clusters(requests.index, requests)
+        estimates[f"{name}_requests"] = share
+        estimates[f"{name}_twins"] = clusters.share(twin_ids, of_twins)
     return to_columns(estimates)
 
 
@@ -299,7 +262,7 @@ def sweep_guard_thresholds(
             "rejected_twins": clusters.share(twin_ids, twin_hits),
             "dr": disagreement.estimate_disagreement(clusters, decided),
         }
-        rows.append({"threshold": float(threshold), **to_columns(estimates)})
+        rows.append({"threshold": threshold, **to_columns(estimates)})
     return pd.DataFrame(rows)
 
 

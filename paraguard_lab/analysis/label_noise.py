@@ -51,8 +51,8 @@ def _corrected_row(system: System, measured: pd.Series) -> dict[str, object]:
     dr = disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
     return {
         "system": system.name,
-        "noisy": bool(measured["noisy"]),
-        "frr_labelled": float(decided["rejected"].sum() / decided["n"].sum()),
+        "noisy": measured["noisy"],
+        "frr_labelled": decided["rejected"].sum() / decided["n"].sum(),
         "dr_labelled": dr,
         **to_columns(found),
     }

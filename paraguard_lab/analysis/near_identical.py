@@ -104,12 +104,8 @@ def near_identical_ratio(system: System, vectors: np.ndarray) -> Estimate:
     ids = system.prompts["cluster_id"].to_numpy()[first[near]]
     differ = system.refused[first[near]] != system.refused[second[near]]
     within = system.clusters.share(ids, differ)
-    return Estimate(
-        within.value / between,
-        within.low / between,
-        within.high / between,
-        within.draws / between,
-    )
+    value, low, high = np.array(within) / between
+    return Estimate(value, low, high, within.draws / between)
 
 
 def near_identical_flips(pairs: pd.DataFrame, systems: Iterable[System]) -> Table:
@@ -124,8 +120,8 @@ def near_identical_flips(pairs: pd.DataFrame, systems: Iterable[System]) -> Tabl
     Returns
     -------
     Table
-        system; n_near, near-identical pairs with two scored prompts, n_near_clusters
-        and n_near_flipped; n_pairs, all pairs of one cluster; too_few, fewer than 30
+        system; n_near, near-identical pairs with two scored prompts, and
+        n_near_flipped; n_pairs, all pairs of one cluster; too_few, fewer than 30
         near-identical pairs; with intervals flip_near and flip_pairs, the shares of
         both kinds of pairs that are decided differently.
     """
@@ -146,8 +142,7 @@ def near_identical_flips(pairs: pd.DataFrame, systems: Iterable[System]) -> Tabl
             {
                 "system": system.name,
                 "n_near": len(near),
-                "n_near_clusters": near["cluster_id"].nunique(),
-                "n_near_flipped": int(near["flipped"].sum()),
+                "n_near_flipped": near["flipped"].sum(),
                 "n_pairs": len(decided),
                 "too_few": len(near) < MIN_REFUSALS,
                 **to_columns(shares),
@@ -170,10 +165,9 @@ def lowest_scored_pairs(systems: Iterable[System]) -> Table:
     -------
     Table
         system, rejected_id, rejected_prompt, accepted_id, accepted_prompt,
-        same_cluster, similarity, jaccard, score and score_clipped in [0, 1],
-        share_below and share_below_clipped (share of the system's rejected-accepted
-        pairs that score lower); lowest score first within a system. Prompts are made
-        safe for a spreadsheet.
+        same_cluster, similarity, jaccard, score in [0, 1], share_below (share of the
+        system's rejected-accepted pairs that score lower); lowest score first within a
+        system. Prompts are made safe for a spreadsheet.
     """
     tables = [_list_near_identical(system) for system in systems]
     return pd.concat(tables, ignore_index=True)
@@ -195,13 +189,9 @@ def _list_near_identical(system: System) -> Table:
             "same_cluster": pairs["same_cluster"],
             "similarity": pairs["similarity"],
             "jaccard": content_word_overlaps(system.prompts, rejected, accepted),
+            "score": score_pairs(pairs, system.scoring.weights),
         }
     )
-    weights = system.scoring.weights
-    rows["score"] = score_pairs(pairs, weights, "relative")
-    rows["score_clipped"] = score_pairs(pairs, weights, "clipped")
-    for end in ("", "_clipped"):
-        n_below = rows[f"score{end}"].rank(method="min") - 1
-        rows[f"share_below{end}"] = n_below / len(rows)
+    rows["share_below"] = (rows["score"].rank(method="min") - 1) / len(rows)
     near = rows[is_near_identical(rows)]
     return near.sort_values(["score", "rejected_id", "accepted_id"])

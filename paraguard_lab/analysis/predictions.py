@@ -216,7 +216,7 @@ def noise_response(task: Table) -> Table:
             steps = steps.sort_index(axis=1)
             rises = (sign * steps.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)
             change = steps.iloc[:, -1] - steps.iloc[:, 0]
-            row[f"rises_{name}"] = int(rises.sum())
+            row[f"rises_{name}"] = rises.sum()
             row[f"{name}_low"] = change.min()
             row[f"{name}_high"] = change.max()
         rows.append(row)

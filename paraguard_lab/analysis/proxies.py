@@ -3,6 +3,7 @@
 The method explains how (`docs/method.md`, Black-box proxies).
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import excess
-from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY, compare_orders
+from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY
 from paraguard_lab.analysis.surrogate import (
     LEVEL_ANSWER_TOKENS,
     LEVEL_FULL,
@@ -30,7 +31,7 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import is_served_system, model_of_system
+from paraguard_utils.models.prompting import is_served_system
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import CorpusFiles
 
@@ -71,8 +72,6 @@ class SurrogateComparison(NamedTuple):
         `interpretation` is of the PPL contrast.
     n : int
         Rejections with a CI(r) both ways.
-    left_out : int
-        Prompts without signals at the setting.
     rho : Estimate
         Spearman's, of CI(r) both ways over the rejections.
     estimates, own_estimates : mapping of str to Estimate
@@ -86,7 +85,6 @@ class SurrogateComparison(NamedTuple):
     interpretation: str
     setting: str
     n: int
-    left_out: int
     rho: Estimate
     estimates: Mapping[str, Estimate]
     own_estimates: Mapping[str, Estimate]
@@ -176,7 +174,6 @@ def _compare(
                     interpretation=interpretation,
                     setting=setting,
                     n=n,
-                    left_out=int((~signals.has_signals(traces)).sum()),
                     rho=rho,
                     estimates=excess.estimate_scores(scored, interpretation),
                     own_estimates=own_estimates[interpretation],
@@ -207,28 +204,17 @@ def _correlate_ranks(
     return len(both), rho
 
 
-def surrogate_table(
-    compared: Iterable[SurrogateComparison], systems: Iterable[str]
-) -> Table:
-    """Tabulate comparisons, with a note for each system that has none.
-
-    Parameters
-    ----------
-    compared : iterable of SurrogateComparison
-    systems : iterable of str
-        All systems.
+def surrogate_table(compared: Iterable[SurrogateComparison]) -> Table:
+    """Tabulate comparisons.
 
     Returns
     -------
     Table
-        system, surrogate, prompts, interpretation, setting, n, left_out, too_few (n <
-        30), note; with intervals rho, and for each of `SURROGATE_MEASURES` its value at
-        the setting and `x_change`, that minus the value with own signals.
+        system, surrogate, prompts, interpretation, setting, n, too_few (n < 30); with
+        intervals rho, and for each of `SURROGATE_MEASURES` its value at the setting and
+        `x_change`, that minus the value with own signals.
     """
-    about = SurrogateComparison._fields[:7]
-    names = ["rho"]
-    for measure in SURROGATE_MEASURES:
-        names += [measure, f"{measure}_change"]
+    about = SurrogateComparison._fields[:6]
     rows: list[dict[str, Any]] = []
     for comparison in compared:
         estimates = {"rho": comparison.rho}
@@ -237,15 +223,12 @@ def surrogate_table(
             estimates[measure] = estimate
             change = estimate - comparison.own_estimates[measure]
             estimates[f"{measure}_change"] = change
-        row = {name: getattr(comparison, name) for name in about}
-        row |= {"too_few": comparison.n < MIN_REFUSALS, "note": ""}
+        row = dict(zip(about, comparison, strict=False))
+        row["too_few"] = comparison.n < MIN_REFUSALS
         rows.append(row | to_columns(estimates))
-    known = {row["system"] for row in rows}
-    for name in systems:
-        if name not in known:
-            rows.append({"system": name, "note": "no surrogate in the store"})
-    ends = to_columns(dict.fromkeys(names, (np.nan, np.nan, np.nan)))
-    return pd.DataFrame(rows, columns=[*about, "too_few", "note", *ends])
+    if not rows:  # no system has a surrogate
+        return pd.DataFrame(columns=[*about, "too_few", "rho", "ci_change"])
+    return pd.DataFrame(rows)
 
 
 def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
@@ -256,35 +239,30 @@ def surrogate_orders(compared: Iterable[SurrogateComparison]) -> Table:
     Returns
     -------
     Table
-        interpretation, measure, setting, among ("all", or pairs of the "same surrogate"
-        or "same model"), systems, pairs that own signals order; of these kept: in the
-        same order; sure: clear by own signals, of these sure_kept: in the same order,
-        and sure_turned: clear in the other. rho over systems with its interval, NaN
-        below eight.
+        interpretation, measure, setting, systems, pairs that own signals order; of
+        these kept: in the same order; sure: clear by own signals, of these sure_kept:
+        in the same order, and sure_turned: clear in the other. rho over systems with
+        its interval, NaN below eight.
     """
     groups: dict[tuple[str, str], list[SurrogateComparison]] = {}
     for comparison in compared:
         if comparison.prompts == ALL_PROMPTS and comparison.n >= MIN_REFUSALS:
             key = (comparison.interpretation, comparison.setting)
             groups.setdefault(key, []).append(comparison)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for (interpretation, setting), group in groups.items():
         for measure in SURROGATE_MEASURES:
-            about = {
+            row = {
                 "interpretation": interpretation,
                 "measure": measure,
                 "setting": setting,
                 "systems": len(group),
+                **_count_orders(group, measure),
             }
-            orders = _order_pairs(group, measure)
-            rho = to_columns({"rho": _correlate_systems(group, measure)})
-            rows.append({**about, "among": "all", **_count_orders(orders), **rho})
-            for shared in ("surrogate", "model"):
-                counts = _count_orders(orders[orders[shared]])
-                rows.append({**about, "among": f"same {shared}", **counts})
-    columns = ["interpretation", "measure", "setting", "among", "systems"]
-    columns += ["pairs", "kept", "sure", "sure_kept", "sure_turned"]
-    return pd.DataFrame(rows, columns=[*columns, "rho", "rho_low", "rho_high"])
+            rows.append(row | to_columns({"rho": _correlate_systems(group, measure)}))
+    columns = ["interpretation", "measure", "setting", "systems", "pairs", "kept"]
+    columns += ["sure", "sure_kept", "sure_turned", "rho", "rho_low", "rho_high"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _correlate_systems(
@@ -307,46 +285,37 @@ def _order_pairs(group: list[SurrogateComparison], measure: str) -> pd.DataFrame
     """Order every two systems with own signals and at the setting.
 
     Columns: own and other, the sign of the difference; own_clear and other_clear, the
-    same but 0 if the order is not clear; surrogate and model, whether both share the
-    model.
+    same but 0 if the order is not clear.
     """
-    by_system = {comparison.system: comparison for comparison in group}
-    estimates = {
-        "own": {name: by_system[name].own_estimates for name in by_system},
-        "other": {name: by_system[name].estimates for name in by_system},
-    }
-    higher = compare_orders(estimates, "own", [measure])
-    higher = higher.pivot(index=["first", "second"], columns="setting", values="higher")
     rows = []
-    for first, second in higher.index:
-        surrogates = [by_system[name].surrogate for name in (first, second)]
-        row: dict[str, Any] = {
-            "surrogate": len(set(map(model_of_system, surrogates))) == 1,
-            "model": model_of_system(first) == model_of_system(second),
-        }
-        for side, systems in estimates.items():
-            value = systems[first][measure].value - systems[second][measure].value
-            probability = higher.loc[(first, second), side]
-            is_up = probability >= MIN_ORDER_PROBABILITY
-            is_down = probability <= 1 - MIN_ORDER_PROBABILITY
-            row[side] = np.sign(value)
-            row[f"{side}_clear"] = int(is_up) - int(is_down)
-        rows.append(row)
-    columns = ["own", "other", "own_clear", "other_clear", "surrogate", "model"]
-    orders = pd.DataFrame(rows, columns=columns)
-    return orders.astype({"surrogate": bool, "model": bool})
+    for first, second in itertools.combinations(group, 2):
+        own = first.own_estimates[measure] - second.own_estimates[measure]
+        other = first.estimates[measure] - second.estimates[measure]
+        rows.append(
+            (np.sign(own.value), np.sign(other.value), _side(own), _side(other))
+        )
+    return pd.DataFrame(rows, columns=["own", "other", "own_clear", "other_clear"])
 
 
-def _count_orders(orders: pd.DataFrame) -> dict[str, int]:
+def _side(difference: Estimate) -> int:
+    """Return the sign of a difference if resamples are clear about it, else 0."""
+    signs = np.sign(difference.draws[np.isfinite(difference.draws)])
+    higher = (signs + 1).mean() / 2 if len(signs) else 0.5
+    is_up = higher >= MIN_ORDER_PROBABILITY
+    return int(is_up) - int(higher <= 1 - MIN_ORDER_PROBABILITY)
+
+
+def _count_orders(group: list[SurrogateComparison], measure: str) -> dict[str, int]:
     """Count the orders of `_order_pairs` by own signals, those kept, and the clear."""
+    orders = _order_pairs(group, measure)
     known = orders[orders["own"].abs() == 1]
     kept = known["own"] == known["other"]
     sure = known["own_clear"] != 0
     turned = sure & (known["other_clear"] == -known["own_clear"])
     return {
         "pairs": len(known),
-        "kept": int(kept.sum()),
-        "sure": int(sure.sum()),
-        "sure_kept": int((sure & kept).sum()),
-        "sure_turned": int(turned.sum()),
+        "kept": kept.sum(),
+        "sure": sure.sum(),
+        "sure_kept": (sure & kept).sum(),
+        "sure_turned": turned.sum(),
     }

@@ -152,7 +152,7 @@ def _regress(
                 "p": p,
                 "p_holm": np.nan,
                 "n": len(terms),
-                "n_reject": int(refused.sum()),
+                "n_reject": refused.sum(),
                 "n_clusters": len(set(cluster_ids)),
                 "note": reason or note,
             }
@@ -162,7 +162,7 @@ def _regress(
 
 def _too_few(refused: np.ndarray, n_terms: int) -> str:
     """Say why there are too few decisions for so many terms, or return ""."""
-    n_rejected = int(refused.sum())
+    n_rejected = refused.sum()
     n_accepted = len(refused) - n_rejected
     if not n_terms:
         return "no term has spread"

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.analysis import chance, guarded
+from paraguard_lab.analysis import chance
 from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY, compare_orders
-from paraguard_lab.analysis.excess import estimate_excess
+from paraguard_lab.analysis.excess import estimate_excess, estimate_scores
 from paraguard_lab.analysis.tokens import encode_tokens
 from paraguard_lab.analysis.weight_search import weight_grid
 from paraguard_utils import stores
-from paraguard_utils.analysis import signals
+from paraguard_utils.analysis import confusion, pipeline, signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA, estimate_confusion
@@ -54,6 +54,26 @@ DEFAULT_CHOICES = {
 """The setting of each dimension that the others are compared with."""
 
 _KEY = ["first_hash", "second_hash"]  # of a drifts file
+
+# Dimension, setting, and what takes the place of columns of a pairs file
+_OTHER_COLUMNS: list[tuple[str, str, dict[str, str]]] = [
+    *(
+        ("scaling", name, {"ppl_relative": column})
+        for name, column in PPL_INTERPRETATIONS.items()
+    ),
+    (
+        "scaling",
+        "minmax",
+        {
+            "drift": "drift_minmax",
+            "prob_shift": "prob_shift_minmax",
+            "ppl_relative": "ppl_minmax",
+        },
+    ),
+    ("drift space", "system", {}),
+    ("drift space", "system, centred", {"drift": "drift_centred"}),
+    ("drift space", "encoder", {"drift": "drift_encoder"}),
+]
 
 
 class Setting(NamedTuple):
@@ -125,44 +145,35 @@ def encoder_drifts(
     Missing
         A recorded store lacks a pair.
     """
-    known = _read_encoder_drifts(files)
+    known: dict[tuple[str, ...], float] = {}
+    # A live store holds the record's too, so that what is promoted has both.
+    for store in (stores.Store(stores.RECORDED), files.store):
+        if store.has("drifts", files.name, encoder.ENCODER_NAME):
+            frame = store.read("drifts", files.name, encoder.ENCODER_NAME)
+            known |= frame.set_index(_KEY)["drift"].to_dict()
     keys = []
     missing = {}
     for pair in zip(first, second, strict=True):
-        a, b = sorted(map(encoder.hash_text, pair))
-        keys.append((a, b))
-        if (a, b) not in known:
-            missing[a, b] = pair
+        key = tuple(sorted(map(encoder.hash_text, pair)))
+        keys.append(key)
+        if key not in known:
+            missing[key] = pair
     if missing and files.recorded:
         raise Missing(
             f"{len(missing)} pairs of {files.name} have no recorded Drift in the"
             " encoder's space; run 06_validity with a live store"
         )
     if missing:
-        texts = list(dict.fromkeys(text for pair in missing.values() for text in pair))
+        texts = sorted({text for pair in missing.values() for text in pair})
         vectors = dict(zip(texts, encode_tokens(texts), strict=True))
         for key, (a, b) in missing.items():
             known[key] = drift(vectors[a], vectors[b])
-    if not files.recorded and (
-        missing or not files.has("drifts", encoder.ENCODER_NAME)
-    ):
+    if not files.recorded:
         rows = [(*key, value) for key, value in known.items()]
         meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
         frame = pd.DataFrame(rows, columns=[*_KEY, "drift"])
         files.write("drifts", encoder.ENCODER_NAME, frame=frame, meta=meta)
     return np.array([known[key] for key in keys], float)
-
-
-def _read_encoder_drifts(files: CorpusFiles) -> dict[tuple[str, str], float]:
-    """Read the record's and this store's own, so that what is promoted holds both."""
-    known: dict[tuple[str, str], float] = {}
-    for name in dict.fromkeys((stores.RECORDED, files.store.name)):
-        place = CorpusFiles(stores.Store(name), files.name)
-        if place.has("drifts", encoder.ENCODER_NAME):
-            frame = place.read("drifts", encoder.ENCODER_NAME)
-            drifts = frame.set_index(_KEY)["drift"].to_dict()
-            known = drifts | known
-    return known
 
 
 def prepare_pairs(
@@ -206,10 +217,8 @@ def prepare_pairs(
     for name in ("drift_minmax", "prob_shift_minmax", "ppl_minmax"):
         low = pairs.loc[is_default, name].min()
         high = pairs.loc[is_default, name].max()
-        scaled = 0.0
-        if high > low:
-            scaled = ((pairs[name] - low) / (high - low)).clip(0, 1)
-        pairs[name] = scaled
+        span = (high - low) or np.inf
+        pairs[name] = ((pairs[name] - low) / span).clip(0, 1)
     return pairs
 
 
@@ -260,17 +269,10 @@ def ci_of_rejections(
     Series
         CI of the rejections that have such pairs, by cluster_id.
     """
-    used = used & pairs["rejected"].to_numpy()
-    rows = pd.DataFrame(
-        {
-            "centre": pairs["centre"].to_numpy()[used],
-            "cluster_id": pairs["cluster_id"].to_numpy()[used],
-            "score": scores[used],
-        }
-    )
-    by_centre = rows.groupby("centre")
-    means = by_centre["score"].mean()
-    return means.set_axis(by_centre["cluster_id"].first())
+    rows = pairs[["centre", "cluster_id"]].assign(score=scores)
+    by_centre = rows[used & pairs["rejected"]].groupby("centre")
+    means = by_centre.agg({"cluster_id": "first", "score": "mean"})
+    return means.set_index("cluster_id")["score"]
 
 
 def list_settings(pairs: pd.DataFrame) -> list[Setting]:
@@ -287,36 +289,15 @@ def list_settings(pairs: pd.DataFrame) -> list[Setting]:
         name = "none" if theta < 0 else f"{theta:.2f}"
         near = mark_used_pairs(pairs, theta=theta)
         settings.append(Setting("theta", name, scores, near))
-    for name, frame in _scale(pairs).items():
-        scaled = signals.score_pairs(frame).to_numpy()
-        settings.append(Setting("scaling", name, scaled, usual))
-    spaces = {
-        "system": "drift",
-        "system, centred": "drift_centred",
-        "encoder": "drift_encoder",
-    }
-    for name, column in spaces.items():
-        moved = signals.score_pairs(pairs.assign(drift=pairs[column]))
+    for dimension, name, columns in _OTHER_COLUMNS:
+        moved = pairs.assign(**{signal: pairs[columns[signal]] for signal in columns})
         # Pairs that nothing uses have no Drift in the other spaces.
-        settings.append(Setting("drift space", name, moved.fillna(0).to_numpy(), usual))
+        changed = signals.score_pairs(moved).fillna(0).to_numpy()
+        settings.append(Setting(dimension, name, changed, usual))
     for scope in ("corpus", "own cluster"):
         near = mark_used_pairs(pairs, scope=scope)
         settings.append(Setting("neighbours", scope, scores, near))
     return settings
-
-
-def _scale(pairs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the pairs with each interpretation of the PPL contrast, and min-max."""
-    scaled = {
-        name: pairs.assign(ppl_relative=pairs[column])
-        for name, column in PPL_INTERPRETATIONS.items()
-    }
-    scaled["minmax"] = pairs.assign(
-        drift=pairs["drift_minmax"],
-        prob_shift=pairs["prob_shift_minmax"],
-        ppl_relative=pairs["ppl_minmax"],
-    )
-    return scaled
 
 
 def vary_settings(
@@ -337,6 +318,13 @@ def vary_settings(
         the primary excess if the setting can change it.
     """
     estimates: EstimatesBySetting = {}
+
+    def keep(
+        dimension: str, name: str, system: str, measures: SettingEstimates
+    ) -> None:
+        by_setting = estimates.setdefault(dimension, {})
+        by_setting.setdefault(name, {})[system] = measures
+
     for system, frame in pairs.items():
         same_cluster = frame["same_cluster"].to_numpy()
         in_cluster = frame.loc[same_cluster, ["cluster_id", "centre_label"]]
@@ -347,17 +335,13 @@ def vary_settings(
             del measures["cr75"]
             if setting.dimension not in NEIGHBOUR_DIMENSIONS:
                 values = setting.scores[same_cluster]
-                excess = estimate_excess(clusters, in_cluster, values)
-                measures["excess"] = excess
-            by_setting = estimates.setdefault(setting.dimension, {})
-            by_setting.setdefault(setting.name, {})[system] = measures
+                measures["excess"] = estimate_excess(clusters, in_cluster, values)
+            keep(setting.dimension, setting.name, system, measures)
         scores = signals.score_pairs(frame).to_numpy()
         ci = ci_of_rejections(frame, scores, mark_used_pairs(frame))
         for tau in chance.CURVE_TAUS:
             share = clusters.share(ci.index, ci.to_numpy() >= tau)
-            by_setting = estimates.setdefault("tau", {})
-            measures = {"n": len(ci), "cr": share}
-            by_setting.setdefault(f"{tau:.2f}", {})[system] = measures
+            keep("tau", f"{tau:.2f}", system, {"n": len(ci), "cr": share})
     return estimates
 
 
@@ -383,7 +367,7 @@ def vary_labeller(
         estimates[labeller] = {}
     for system in systems:
         drifts = DriftCache(system.traces, system.tokens)
-        for labeller in labelling.LABELLERS:
+        for labeller, by_system in estimates.items():
             if labeller == "judge" and not files.has("verdicts", system.name):
                 continue
             labels = labelling.read_matching_labels(
@@ -393,8 +377,12 @@ def vary_labeller(
             if labeller == "aside" and not stopped:
                 continue
             relabelled = system.with_labels(labels)
-            measures = guarded.estimate_guarded(files, relabelled, drifts)
-            estimates[labeller][system.name] = measures
+            scored = pipeline.compute_scores(files, relabelled, drifts)
+            by_system[system.name] = {
+                "n": len(scored.rejections),
+                **confusion.estimate_rates(scored),
+                **estimate_scores(scored),
+            }
     return estimates
 
 
@@ -460,39 +448,28 @@ def count_sure_orders(orders: Table, table: Table) -> Table:
     """
     keys = ["dimension", "setting", "system"]
     too_few = table[table["n"] < MIN_REFUSALS].set_index(keys).index
-    has_enough = pd.Series(True, orders.index)
+    is_judged = pd.Series(True, orders.index)
     for side in ("first", "second"):
         sides = pd.MultiIndex.from_frame(orders[["dimension", "setting", side]])
-        has_enough &= ~sides.isin(too_few)
-    judged = orders[orders["measure"].isin(["frr", "flip_rate"]) | has_enough]
+        is_judged &= ~sides.isin(too_few)
+    is_judged |= orders["measure"].isin(["frr", "flip_rate"])
+    columns = ["dimension", "measure", "settings", "pairs"]
+    columns += ["always", "sometimes", "reversed"]
     rows = []
-    for (dimension, measure), part in judged.groupby(
-        ["dimension", "measure"], sort=False
-    ):
+    for about, part in orders[is_judged].groupby(columns[:2], sort=False):
         higher = part.pivot(
             index=["first", "second"], columns="setting", values="higher"
         )
         higher = higher[higher.notna().sum(axis=1) > 1]
         if higher.empty:
             continue
-        is_up = higher >= MIN_ORDER_PROBABILITY
-        is_down = higher <= 1 - MIN_ORDER_PROBABILITY
-        unknown = higher.isna()
-        always_up = (is_up | unknown).all(axis=1)
-        always_down = (is_down | unknown).all(axis=1)
-        ever_up = is_up.any(axis=1)
-        ever_down = is_down.any(axis=1)
-        rows.append(
-            {
-                "dimension": dimension,
-                "measure": measure,
-                "settings": higher.shape[1],
-                "pairs": len(higher),
-                "always": int((always_up | always_down).sum()),
-                "sometimes": int((ever_up | ever_down).sum()),
-                "reversed": int((ever_up & ever_down).sum()),
-            }
-        )
-    columns = ["dimension", "measure", "settings", "pairs"]
-    columns += ["always", "sometimes", "reversed"]
+        lowest = higher.min(axis=1)
+        highest = higher.max(axis=1)
+        always_up = lowest >= MIN_ORDER_PROBABILITY
+        always_down = highest <= 1 - MIN_ORDER_PROBABILITY
+        ever_up = highest >= MIN_ORDER_PROBABILITY
+        ever_down = lowest <= 1 - MIN_ORDER_PROBABILITY
+        counts = [always_up | always_down, ever_up | ever_down, ever_up & ever_down]
+        totals = [hits.sum() for hits in counts]
+        rows.append((*about, higher.shape[1], len(higher), *totals))
     return pd.DataFrame(rows, columns=columns)

@@ -87,10 +87,7 @@ def fill_from_surrogate(
     ------
     DataError
         The surrogate was not asked a prompt, or its trace lacks what it should give.
-    ValueError
-        There is no such level, or it has no use for `samples` or `top`.
     """
-    _check_options(level, samples, top)
     surrogate = align_traces(surrogate, traces["prompt_id"])
     words = traces if level == LEVEL_FULL else surrogate
     first = surrogate if level == LEVEL_TEXT else traces
@@ -100,13 +97,9 @@ def fill_from_surrogate(
         first = keep_top_tokens(first, top)
     has_words = signals.has_words(words)
     has_first = signals.has_first_token(first)
-    broken = np.zeros(len(traces), bool)
-    if words is surrogate:
-        broken |= ~has_words
-    if first is surrogate:
-        broken |= ~has_first
+    broken = (words is surrogate) & ~has_words | (first is surrogate) & ~has_first
     if broken.any():
-        name = traces["prompt_id"].iloc[int(broken.argmax())]
+        name = traces["prompt_id"].iloc[broken.argmax()]
         raise DataError(
             f"the surrogate's trace of {name} is not complete; ask it again"
         )
@@ -116,16 +109,6 @@ def fill_from_surrogate(
     for name in _FIRST:
         columns[name] = _mark_missing(first[name], has_first)
     return traces.assign(**columns)
-
-
-def _check_options(level: str, samples: pd.DataFrame | None, top: int | None) -> None:
-    """Raise ValueError unless a level exists and uses what is given."""
-    if level not in DISCLOSURE_LEVELS:
-        levels = ", ".join(DISCLOSURE_LEVELS)
-        raise ValueError(f"there is no level {level!r}; there are {levels}")
-    unused = top if level == LEVEL_TEXT else samples
-    if unused is not None:
-        raise ValueError(f"at the level {level!r}, samples or top have no use")
 
 
 def _mark_missing(column: pd.Series, known: np.ndarray) -> list[object]:
@@ -170,8 +153,6 @@ def keep_top_tokens(traces: pd.DataFrame, top: int) -> pd.DataFrame:
 
     The mass of the others goes to tail_mass.
     """
-    if top < 1:
-        raise ValueError(f"top is {top}, and one token at least is kept")
     rows = []
     for ids, logprobs, tail in traces[_FIRST].itertuples(index=False):
         ids = np.asarray(ids)

@@ -263,9 +263,11 @@ def compare_wording_halves(system: System) -> Table:
         is_upper = ids.isin(means.index[means > means.median()]).to_numpy()
         upper = system.select(is_upper)
         lower = system.select(~is_upper)
-        n_decisions = []
-        for half in (upper, lower):
-            n_decisions += [(half.refused == 0).sum(), (half.refused == 1).sum()]
+        n_decisions = [
+            np.count_nonzero(half.refused == decision)
+            for half in (upper, lower)
+            for decision in (0, 1)
+        ]
         of_lower = estimate_measures(lower)
         for measure, estimate in estimate_measures(upper).items():
             row = {
@@ -328,30 +330,27 @@ def correlate_dr_with_frr(groups: Mapping[str, Sequence[System]]) -> Table:
         systems with a DR; rho, Spearman's with FRR over systems, with its interval. NaN
         below `MIN_SYSTEMS_WITH_INTERVAL` systems.
     """
-    measures: dict[str, dict[str, np.ndarray]] = {}
     rows = []
     for group, systems in groups.items():
-        known = []
-        enough = []
-        for system in systems:
-            if system.name not in measures:
-                measures[system.name] = _value_and_draws(system)
-            if np.isfinite(measures[system.name]["dr"][0]):
-                known.append(system.name)
-                if not disagreement.too_few_for_disagreement(system.decided):
-                    enough.append(system.name)
-        for refusals, names in {"any": known, "enough": enough}.items():
-            frr = [measures[name]["frr"] for name in names]
+        known = [system for system in systems if np.isfinite(system.dr().value)]
+        enough = [
+            system
+            for system in known
+            if not disagreement.too_few_for_disagreement(system.decided)
+        ]
+        for refusals, chosen in {"any": known, "enough": enough}.items():
+            measures = [_value_and_draws(system) for system in chosen]
+            frr = [measured["frr"] for measured in measures]
             for measure in ("dr", "icc_latent"):
                 rho: tuple[float, float, float] = (np.nan, np.nan, np.nan)
-                if len(names) >= MIN_SYSTEMS_WITH_INTERVAL:
-                    other = [measures[name][measure] for name in names]
+                if len(chosen) >= MIN_SYSTEMS_WITH_INTERVAL:
+                    other = [measured[measure] for measured in measures]
                     rho = rank_correlation(frr, other)
                 row = {
                     "systems": group,
                     "refusals": refusals,
                     "measure": measure,
-                    "n": len(names),
+                    "n": len(chosen),
                 }
                 rows.append(row | to_columns({"rho": rho}))
     return pd.DataFrame(rows)
@@ -382,14 +381,6 @@ def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estima
     Estimate
         NaN if all values are equal.
     """
-    a = _centred_ranks(x)
-    b = _centred_ranks(y)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rho = (a * b).sum(axis=0) / np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
+    first, second = (pd.DataFrame(side).dropna(axis=1).rank() for side in (x, y))
+    rho = first.corrwith(second).reindex(range(len(x[0]))).to_numpy()
     return Estimate.percentile(rho[0], rho[1:])
-
-
-def _centred_ranks(values: Sequence[np.ndarray]) -> np.ndarray:
-    from scipy.stats import rankdata  # a second to import
-
-    return rankdata(np.array(values), axis=0) - (len(values) + 1) / 2

@@ -127,7 +127,7 @@ def split_variance(system: System, features: pd.DataFrame) -> dict[str, object]:
         clusters.sums(ids, residuals**2),
     )
     # NaN if no cluster is decided both ways: then there is nothing to explain.
-    style = max(float(np.nan_to_num(explained.value)), 0.0)
+    style = max(np.nan_to_num(explained.value), 0.0)
     style_draws = np.maximum(np.nan_to_num(explained.draws), 0.0)
     dr = system.dr()
     parts = {
@@ -221,8 +221,8 @@ def split_sampled_variance(
     return {
         "system": system.name,
         "decoding": decoding,
-        "n": int(m.sum()),
-        "too_few": bool(rarer < disagreement.MIN_DECISIONS_EACH),
+        "n": m.sum().astype(int),
+        "too_few": rarer < disagreement.MIN_DECISIONS_EACH,
         **to_columns(_estimate_parts(clusters, _drawn_shares, names, sums)),
     }
 
@@ -321,7 +321,7 @@ def compare_with_majority(system: System, samples: pd.DataFrame) -> dict[str, ob
         "other": clusters.share(ids[clear], differs[clear]),
         "unanimous": clusters.share(ids, share.isin([0.0, 1.0])),
     }
-    return {"system": system.name, "n": int(clear.sum()), **to_columns(shares)}
+    return {"system": system.name, "n": clear.sum(), **to_columns(shares)}
 
 
 INSTRUCTION_PARTS = (

@@ -26,7 +26,7 @@ from paraguard_utils.core.estimates import (
 )
 from paraguard_utils.guards.makers import load_guard
 from paraguard_utils.labels import labelling, systems
-from paraguard_utils.schemas import Corpus, Table, Traces
+from paraguard_utils.schemas import Corpus, Table
 from paraguard_utils.stores import CorpusFiles
 
 IDEAL_VETO = "veto-isolation"
@@ -95,13 +95,13 @@ def count_reasked(
     dict
         system, prompts, n_reject, n_reworded, queries, queries_each (per rejection).
     """
-    n_reject = int((system.refused == 1).sum())
-    queries = int(again["queries"].sum())
+    n_reject = np.count_nonzero(system.refused == 1)
+    queries = again["queries"].sum()
     return {
         "system": system.name,
         "prompts": prompts,
         "n_reject": n_reject,
-        "n_reworded": int((again["queries"] > 0).sum()),
+        "n_reworded": np.count_nonzero(again["queries"]),
         "queries": queries,
         "queries_each": queries / n_reject if n_reject else np.nan,
     }
@@ -174,72 +174,49 @@ def veto_curve(frames: VetoFrames, clusters: ClusterBootstrap) -> Table:
         for that gain, and better, lost minus lost_random (NaN if nothing is
         overturned).
     """
-    estimates = _estimate_veto(frames, VETO_THRESHOLDS, clusters)
     rows = []
-    for threshold, row in zip(VETO_THRESHOLDS, estimates, strict=True):
-        rows.append({"threshold": threshold, **to_columns(row)})
+    for threshold in VETO_THRESHOLDS:
+        estimates = _estimate_veto(frames, threshold, clusters)
+        rows.append({"threshold": threshold, **to_columns(estimates)})
     return pd.DataFrame(rows)
 
 
 def _estimate_veto(
-    frames: VetoFrames, thresholds: Sequence[float], clusters: ClusterBootstrap
-) -> list[dict[str, Estimate]]:
-    """Estimate the columns of `veto_curve` at each threshold."""
-    benign_ids = frames.benign["cluster_id"]
-    twin_ids = frames.twins["cluster_id"]
-    benign_rate = clusters.share(benign_ids, frames.benign["rejected"])
-    twin_rate = clusters.share(twin_ids, frames.twins["rejected"])
-    rows = []
-    for threshold in thresholds:
-        gained = clusters.share(benign_ids, is_overturned(frames.benign, threshold))
-        lost = clusters.share(twin_ids, is_overturned(frames.twins, threshold))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.float64(gained.value) * twin_rate.value / benign_rate.value
-            draws = gained.draws * twin_rate.draws / benign_rate.draws
-        lost_random = Estimate.percentile(value, draws)
-        better = clusters.undefined()
-        if gained.value or lost.value:
-            better = lost - lost_random
-        rows.append(
-            {
-                "gained": gained,
-                "lost": lost,
-                "lost_random": lost_random,
-                "better": better,
-            }
-        )
-    return rows
-
-
-class _Counts(NamedTuple):
-    """Prompts by cluster, or by half of the clusters.
-
-    `overturned` has a column per threshold.
-    """
-
-    prompts: np.ndarray
-    rejected: np.ndarray
-    overturned: np.ndarray
-
-    def in_halves(self, halves: np.ndarray) -> "_Counts":
-        """Add up clusters in halves, shape (halves, n_clusters)."""
-        return _Counts(
-            halves @ self.prompts, halves @ self.rejected, halves @ self.overturned
-        )
+    frames: VetoFrames, threshold: float, clusters: ClusterBootstrap
+) -> dict[str, Estimate]:
+    """Estimate the columns of `veto_curve` at a threshold."""
+    rejected = []
+    overturned = []
+    for frame in frames:
+        ids = frame["cluster_id"]
+        rejected.append(clusters.share(ids, frame["rejected"]))
+        overturned.append(clusters.share(ids, is_overturned(frame, threshold)))
+    benign, twins = rejected
+    gained, lost = overturned
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = np.float64(gained.value) * twins.value / benign.value
+        draws = gained.draws * twins.draws / benign.draws
+    lost_random = Estimate.percentile(value, draws)
+    better = clusters.undefined()
+    if gained.value or lost.value:
+        better = lost - lost_random
+    return {
+        "gained": gained,
+        "lost": lost,
+        "lost_random": lost_random,
+        "better": better,
+    }
 
 
 def _count_by_cluster(
     frame: pd.DataFrame, thresholds: Sequence[float], clusters: ClusterBootstrap
-) -> _Counts:
-    ids = frame["cluster_id"]
-    overturned = [
-        clusters.sums(ids, is_overturned(frame, threshold)) for threshold in thresholds
-    ]
-    return _Counts(
-        clusters.sums(ids, np.ones(len(frame))),
-        clusters.sums(ids, frame["rejected"]),
-        np.column_stack(overturned),
-    )
+) -> pd.DataFrame:
+    """Count prompts, the rejected, and those overturned from each threshold on."""
+    counts = frame[["rejected"]].assign(prompts=1)
+    for threshold in thresholds:
+        counts[threshold] = is_overturned(frame, threshold)
+    counts = counts.groupby(frame["cluster_id"].to_numpy()).sum()
+    return counts.reindex(clusters.codes.index, fill_value=0)
 
 
 def cross_judge_veto(
@@ -266,31 +243,28 @@ def cross_judge_veto(
         half that chooses rejects nothing of one corpus.
     """
     thresholds = [*VETO_THRESHOLDS, np.inf]
-    benign_counts = _count_by_cluster(frames.benign, thresholds, clusters)
-    twin_counts = _count_by_cluster(frames.twins, thresholds, clusters)
-    benign_chooses = benign_counts.in_halves(choosing)
-    twins_choose = twin_counts.in_halves(choosing)
-    benign = benign_counts.in_halves(~choosing)
-    twins = twin_counts.in_halves(~choosing)
-    may_lose = MAX_LOST * twins_choose.rejected
-    place = (twins_choose.overturned <= may_lose[:, None]).argmax(axis=1)
+    by_side = [_count_by_cluster(frame, thresholds, clusters) for frame in frames]
+    benign_chooses, twins_choose = (choosing @ counts for counts in by_side)
+    benign, twins = (~choosing @ counts for counts in by_side)
+    keeps = twins_choose[thresholds].le(MAX_LOST * twins_choose["rejected"], axis=0)
+    threshold = keeps.idxmax(axis=1)  # the first that keeps the limit
+    place = benign.columns.get_indexer(threshold)
     half = np.arange(len(choosing))
-    gained = benign.overturned[half, place]
-    lost = twins.overturned[half, place]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lost_at_random = gained / benign.rejected * twins.rejected
-        judged = pd.DataFrame(
-            {
-                "threshold": np.array(thresholds)[place],
-                "gained": gained / benign.prompts,
-                "lost": lost / twins.prompts,
-                "lost_random": lost_at_random / twins.prompts,
-            }
-        )
+    gained = benign.to_numpy()[half, place]
+    lost = twins.to_numpy()[half, place]
+    lost_at_random = gained / benign["rejected"] * twins["rejected"]
+    judged = pd.DataFrame(
+        {
+            "threshold": threshold,
+            "gained": gained / benign["prompts"],
+            "lost": lost / twins["prompts"],
+            "lost_random": lost_at_random / twins["prompts"],
+        }
+    )
     better = judged["lost"] - judged["lost_random"]
     judged["better"] = better.where(gained + lost > 0, 0.0)
-    judged["broken"] = (lost > MAX_LOST * twins.rejected).astype(float)
-    nothing = (benign_chooses.rejected == 0) | (twins_choose.rejected == 0)
+    judged["broken"] = (lost > MAX_LOST * twins["rejected"]).astype(float)
+    nothing = (benign_chooses["rejected"] == 0) | (twins_choose["rejected"] == 0)
     judged.loc[nothing] = np.nan
     return judged
 
@@ -311,12 +285,12 @@ def summarise_halves(judged: pd.DataFrame) -> dict[str, float]:
     judged = judged[judged["threshold"].notna()]
     means = {}
     for name in ("gained", "lost", "better"):
-        values = judged[name]
-        means[f"mean_{name}"] = Estimate.percentile(values.mean(), values.to_numpy())
+        values = judged[name].to_numpy()
+        means[f"mean_{name}"] = Estimate.percentile(judged[name].mean(), values)
     return {
         **to_columns(means),
-        "beats_chance": float((judged["better"] < 0).mean()),
-        "limit_broken": float(judged["broken"].mean()),
+        "beats_chance": (judged["better"] < 0).mean(),
+        "limit_broken": judged["broken"].mean(),
     }
 
 
@@ -372,9 +346,8 @@ def veto_table(
     rows = []
     for (system, score), both in frames.items():
         judged = cross_judge_veto(both, choosing, clusters)
-        threshold = float(judged["threshold"].iloc[0])
-        benign = both.benign[both.benign["cluster_id"].isin(judging)]
-        twins = both.twins[both.twins["cluster_id"].isin(judging)]
+        threshold = judged["threshold"].iloc[0]
+        benign, twins = (frame[frame["cluster_id"].isin(judging)] for frame in both)
         estimates = _judge_threshold(VetoFrames(benign, twins), threshold, clusters)
         rows.append(
             {
@@ -382,8 +355,8 @@ def veto_table(
                 "score": score,
                 "n_benign": len(benign),
                 "n_twins": len(twins),
-                "n_reject_benign": int(benign["rejected"].sum()),
-                "n_reject_twins": int(twins["rejected"].sum()),
+                "n_reject_benign": benign["rejected"].sum(),
+                "n_reject_twins": twins["rejected"].sum(),
                 "threshold": threshold,
                 **to_columns(estimates),
                 **summarise_halves(judged),
@@ -396,16 +369,16 @@ def _judge_threshold(
     frames: VetoFrames, threshold: float, clusters: ClusterBootstrap
 ) -> dict[str, Estimate]:
     """Estimate the columns of `veto_table` that have an interval."""
-    benign = frames.benign
-    twins = frames.twins
+    benign, twins = frames
+    undefined = clusters.undefined()
     names = ("gained", "lost", "lost_random", "better")
-    estimates = dict.fromkeys(names, clusters.undefined())
+    estimates = dict.fromkeys(names, undefined)
     if not np.isnan(threshold):
-        estimates = _estimate_veto(frames, [threshold], clusters)[0]
+        estimates = _estimate_veto(frames, threshold, clusters)
     for name, frame in {"gained": benign, "lost": twins}.items():
         accepted = frame["isolation"].where(frame["rejected"]).fillna(0)
         estimates[f"{name}_one_more"] = clusters.mean(frame["cluster_id"], accepted)
-    lowered = clusters.undefined()
+    lowered = undefined
     gained = estimates["gained"].value
     if np.isfinite(gained) and benign["probability"].notna().any():
         highest = matched_threshold(benign, gained)
@@ -469,10 +442,9 @@ def measure_vetoes(
             decided.append(System.of(name, prompts, labels, clusters))
         if not files.recorded:
             labels_of = {system.name: system.labels for system in decided}
-            second_look.reask_models(place, reword(prompts), labels_of, settings)
-            second_look.reask_guards(
-                place, reword(prompts), labels_of, guards, settings
-            )
+            reworded = reword(prompts)
+            second_look.reask_models(place, reworded, labels_of, settings)
+            second_look.reask_guards(place, reworded, labels_of, guards, settings)
         if corpus == files.name:
             scored = [
                 replace(system, scores=place.read("scores", system.name))
@@ -494,13 +466,12 @@ def measure_vetoes(
     curves = []
     for (name, score), pair in both.items():
         curves.append(veto_curve(pair, clusters).assign(system=name, score=score))
-    enough = set(vetoes.loc[has_enough_rejections(vetoes), "system"])
-    costs = [row for row in costs if row["system"] in enough]
-    costs.sort(key=lambda row: names.index(str(row["system"])))
+    enough = vetoes.loc[has_enough_rejections(vetoes), "system"].unique()
+    queries = [row for name in enough for row in costs if row["system"] == name]
     tables = {
         "vetoes": vetoes,
         "veto_curves": pd.concat(curves, ignore_index=True),
-        "veto_queries": pd.DataFrame(costs),
+        "veto_queries": pd.DataFrame(queries),
     }
     return {name: table for name, table in tables.items() if len(table.columns)}
 
@@ -513,20 +484,11 @@ def _score_twins(
     settings: RemedySettings,
 ) -> list[System]:
     """Score systems on the twins, guards with the traces of the reference system."""
-
-    def read_traces(name: str, prompts: Corpus) -> tuple[Traces, DriftCache]:
-        traces, model = pipeline.read_scoring_traces(files, name, prompts)
-        tokens = files.store.read_earlier("tokens", model)
-        return traces, DriftCache(traces, tokens)
-
-    of_reference = None
     scored = []
     for system in decided:
-        if system.name in guards:
-            of_reference = of_reference or read_traces(reference, system.prompts)
-            traces, drifts = of_reference
-        else:
-            traces, drifts = read_traces(system.name, system.prompts)
+        name = reference if system.name in guards else system.name
+        traces, model = pipeline.read_scoring_traces(files, name, system.prompts)
+        drifts = DriftCache(traces, files.store.read_earlier("tokens", model))
         system = replace(system, scoring=settings.scoring(), traces=traces)
         scored.append(pipeline.compute_scores(files, system, drifts))
     return scored

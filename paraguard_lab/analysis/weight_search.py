@@ -1,7 +1,7 @@
 """Search the weights of the score that separate best (see `docs/method.md`)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 
 from paraguard_lab.analysis.excess import without_prob_shift
 from paraguard_lab.analysis.regression import ALL_SYSTEMS
+from paraguard_utils.analysis.signals import score_pairs
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
     SEED,
@@ -42,7 +43,7 @@ def name_weights(weights: ScoreWeights) -> str:
 
 
 def pair_separation(
-    pairs: pd.DataFrame, weights: Sequence[ScoreWeights], interpretation: str
+    pairs: pd.DataFrame, weights: Mapping[str, ScoreWeights], interpretation: str
 ) -> pd.DataFrame:
     """Compute how well weights separate rejected-accepted from accepted-accepted pairs.
 
@@ -50,33 +51,30 @@ def pair_separation(
     ----------
     pairs : DataFrame
         Of one cluster each (`excess.select_own_pairs`).
-    weights : sequence of ScoreWeights
+    weights : mapping of str to ScoreWeights
     interpretation : str
         Of the PPL contrast.
 
     Returns
     -------
     DataFrame
-        A row for each mixed cluster, by its id, and a column for each of the weights:
-        the share of (rejected-accepted, accepted-accepted) couples in which the first
-        scores higher, ties half (ours).
+        A row for each mixed cluster, by its id, and a column for each of the weights,
+        by name: the share of (rejected-accepted, accepted-accepted) couples in which
+        the first scores higher, ties half (ours).
     """
-    columns = ["drift", "prob_shift", PPL_INTERPRETATIONS[interpretation]]
-    table = np.array([[each.drift, each.prob_shift, each.ppl] for each in weights])
-    scores = pairs[columns].to_numpy() @ table.T
+    scores = np.column_stack(
+        [score_pairs(pairs, each, interpretation) for each in weights.values()]
+    )
     rejected = (pairs["centre_label"] == "reject").to_numpy()
-    ids = []
-    aucs = []
+    aucs = {}
     for cluster_id, rows in pairs.groupby("cluster_id").indices.items():
         of_rejected = scores[rows[rejected[rows]]]
         of_accepted = scores[rows[~rejected[rows]]]
         if len(of_rejected) and len(of_accepted):
             difference = of_rejected[:, None] - of_accepted[None]
             won = (difference > 1e-12) + 0.5 * (np.abs(difference) <= 1e-12)
-            ids.append(cluster_id)
-            aucs.append(won.mean(axis=(0, 1)))
-    shape = (len(aucs), len(weights))
-    return pd.DataFrame(np.array(aucs).reshape(shape), pd.Index(ids, dtype=object))
+            aucs[cluster_id] = won.mean(axis=(0, 1))
+    return pd.DataFrame.from_dict(aucs, orient="index", columns=list(weights))
 
 
 def search_weights(
@@ -107,13 +105,11 @@ def search_weights(
     grid = weight_grid()
     paper_without = without_prob_shift(PAPER_WEIGHTS)
     assert paper_without is not None  # Drift and the PPL contrast have weight
-    tried = [*grid.values(), PAPER_WEIGHTS, paper_without]
-    names = list(grid)
+    tried = {**grid, "paper, with": PAPER_WEIGHTS, "paper, without": paper_without}
     usable = {
-        "with": list(range(len(grid))),
-        "without": [i for i, name in enumerate(names) if not grid[name].prob_shift],
+        "with": list(grid),
+        "without": [name for name in grid if not grid[name].prob_shift],
     }
-    paper = {"with": len(grid), "without": len(grid) + 1}
     rows = []
     for interpretation in PPL_INTERPRETATIONS:
         separations = {
@@ -124,8 +120,8 @@ def search_weights(
         for system, separation in separations.items():
             n_mixed = separation.index.nunique()
             for which, columns in usable.items():
-                auc = separation[columns].set_axis([names[i] for i in columns], axis=1)
-                of_paper = separation[paper[which]].to_numpy()
+                auc = separation[columns]
+                of_paper = separation[f"paper, {which}"].to_numpy()
                 about = {
                     "system": system,
                     "interpretation": interpretation,

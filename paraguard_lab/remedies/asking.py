@@ -35,7 +35,7 @@ class RemediedQueries:
     respondent : Callable
         Loads and prepares the model, only if something is missing.
     keep_numbers : bool
-        Whether to keep the traces too, without the answers.
+        Whether to keep the traces of the corpora too, without the answers.
     """
 
     base: UntouchedSystem
@@ -54,14 +54,15 @@ class RemediedQueries:
         base = self.base
         files = base.files(corpus_name, self.remedy)
         problem = self.find_problem(files, texts)
-        if problem and not files.recorded and texts is not None:
+        if problem and not base.store.recorded and texts is not None:
+            keeps = self.keep_numbers and corpus_name in base.corpora
             query = trace_store.Query(
                 files,
                 texts,
                 base.system_prompt,
                 base.decoding,
                 base.settings.batch,
-                withheld=labelling.label_in_memory(texts, self.keep_numbers),
+                withheld=labelling.label_in_memory(texts, keeps),
             )
             trace_store.query_model(self.respondent(), query)
         elif problem:
@@ -80,8 +81,8 @@ class RemediedQueries:
         if not path.is_file():
             return "is not there"
         meta = read_meta(path)
-        if meta.get("remedy") != dict(self.parameters):
-            parameters = dict(self.parameters)
+        parameters = dict(self.parameters)
+        if meta.get("remedy") != parameters:
             return f"the remedy had other parameters than {parameters}"
         if meta["inputs"]["labeller"] != labelling.LABELLER:
             return "labels of another version"

@@ -46,6 +46,7 @@ class RemediedSystem:
         name: str,
         parameters: Mapping[str, Any],
         respondent: Respondent | None = None,
+        keep_numbers: bool = False,
     ) -> Self:
         """Return a model that is asked in another way (`asking.RemediedQueries`).
 
@@ -54,7 +55,7 @@ class RemediedSystem:
         loaded_once = cache(
             respondent or (lambda: RemediedModel(base.local, parameters))
         )
-        queries = RemediedQueries(base, name, parameters, loaded_once)
+        queries = RemediedQueries(base, name, parameters, loaded_once, keep_numbers)
         return cls(queries.decide, loaded_once)
 
 

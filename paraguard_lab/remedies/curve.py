@@ -59,7 +59,7 @@ class ThresholdCurve:
         rows = zip(rejected, self.benign_rejected, self.twins_rejected, strict=True)
         on_curve = np.array([np.interp(*row) for row in rows])
         gain = refused - on_curve
-        return Estimate.percentile(float(gain[0]), gain[1:])
+        return Estimate.percentile(gain[0], gain[1:])
 
     def drawn(self) -> Table:
         """Return at most `MAX_CURVE_POINTS` of the curve: threshold, frr, twins."""

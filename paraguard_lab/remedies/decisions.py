@@ -5,7 +5,7 @@ A live store asks for them, the recorded one is read.
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -68,10 +68,9 @@ def choose_remedies(
     named = catalogue.select_remedies(settings.remedies)
     if base.store.recorded:
         return named or catalogue.all_remedies()
+    known = catalogue.all_remedies()
     return {
-        name: remedy
-        for name, remedy in catalogue.all_remedies().items()
-        if name in named or not remedy.asks
+        name: known[name] for name in known if name in named or not known[name].asks
     }
 
 
@@ -134,28 +133,16 @@ def decide_test_split(
     return decisions
 
 
-def _read_metas(base: UntouchedSystem, remedy: Remedy) -> Iterator[dict[str, Any]]:
-    """Yield the meta files of what a remedy asked.
-
-    `third` is the number of the split; 0 for XSTest.
-    """
-    if not remedy.folder:
-        return
-    asked = [(name, third) for third in SPLIT_NUMBERS for name in base.corpora]
-    for corpus_name, third in [*asked, (XSTEST, 0), (XSTEST_SAFE, 0)]:
-        folder = name_remedied(corpus_name, remedy.folder, third)
-        meta = read_meta(base.store.path("labels", folder, base.name))
-        if meta:
-            yield meta | {"third": third}
-
-
 def _read_learned(base: UntouchedSystem, remedy: Remedy) -> dict[int, dict[str, Any]]:
     """Return what a remedy learned by the number of the split, as its metas say."""
-    return {
-        meta["third"]: meta.get("learned", {})
-        for meta in _read_metas(base, remedy)
-        if meta["third"]
-    }
+    learned = {}
+    for third in SPLIT_NUMBERS if remedy.folder else ():
+        for corpus_name in base.corpora:
+            folder = name_remedied(corpus_name, remedy.folder, third)
+            meta = read_meta(base.store.path("labels", folder, base.name))
+            if meta:
+                learned[third] = meta.get("learned", {})
+    return learned
 
 
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
@@ -163,52 +150,16 @@ def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -
 
     Columns: system, remedy, third (of the test split), what, epoch (of a loss), value.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for name, remedy in remedies.items():
-        for third, learned in sorted(_read_learned(base, remedy).items()):
-            about = {"system": base.name, "remedy": name, "third": third}
+        for third, learned in _read_learned(base, remedy).items():
+            about = (base.name, name, third)
             for what, value in learned.items():
                 if what == "losses":
-                    rows += _list_losses(about, value)
+                    for epoch in value:
+                        for loss in ("loss", "eval_loss"):
+                            rows.append((*about, loss, epoch["epoch"], epoch[loss]))
                 elif isinstance(value, int | float):
-                    rows.append(about | {"what": what, "epoch": None, "value": value})
+                    rows.append((*about, what, None, value))
     columns = ["system", "remedy", "third", "what", "epoch", "value"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _list_losses(
-    about: dict[str, Any], losses: list[dict[str, float]]
-) -> Iterator[dict[str, Any]]:
-    for epoch in losses:
-        for what in ("loss", "eval_loss"):
-            row = {"what": what, "epoch": epoch["epoch"], "value": epoch[what]}
-            yield about | row
-
-
-def read_asking_minutes(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
-    """Return how long asking took; what remedies share counts once.
-
-    Columns: system, remedy, asked (prompts), minutes_training, minutes.
-    """
-    rows = []
-    counted = set()
-    for name, remedy in remedies.items():
-        metas = [meta for meta in _read_metas(base, remedy) if meta.get("asked_now")]
-        if not metas or remedy.folder in counted:
-            continue
-        counted.add(remedy.folder)
-        seconds_training = {
-            meta["third"]: meta.get("learned", {}).get("seconds", 0)
-            for meta in metas
-            if meta["third"]
-        }
-        row = {
-            "system": base.name,
-            "remedy": name,
-            "asked": sum(meta["asked_now"] for meta in metas),
-            "minutes_training": round(sum(seconds_training.values()) / 60, 1),
-            "minutes": round(sum(meta["seconds"] for meta in metas) / 60, 1),
-        }
-        rows.append(row)
-    columns = ["system", "remedy", "asked", "minutes_training", "minutes"]
     return pd.DataFrame(rows, columns=columns)

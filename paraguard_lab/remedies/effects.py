@@ -44,11 +44,9 @@ from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE
 from paraguard_utils.stores import Store
 
-CHANGE_MEASURES = ("frr", "dr", "usable", "twins")
+CHANGE_MEASURES = ("frr", "dr", "twins")
 """Measures whose change against the untouched system is estimated."""
 
-PART_MEASURES = ("frr", "dr", "twins")
-"""Measures of which the smallest detectable change, and the change by part, is told."""
 
 Effects = dict[str, Estimate]  # by measure
 
@@ -95,6 +93,14 @@ def estimate_effects(
     }
 
 
+def subtract_effects(effects: Effects, untouched: Effects) -> Effects:
+    """Return the change of each of `CHANGE_MEASURES`, by the name of its column."""
+    return {
+        f"{measure}_change": effects[measure] - untouched[measure]
+        for measure in CHANGE_MEASURES
+    }
+
+
 def bound_unchanged(change: Estimate, n_clusters: int) -> Estimate:
     """Bound a change that no cluster shows.
 
@@ -126,8 +132,9 @@ class RemedyEffects:
         if chosen not in self._pools:
             folds = list(compress(self.folds, chosen))
             crossed = list(compress(self.crossed, chosen))
-            pooled = PooledSplits(self.base, folds, crossed, self.resampling)
-            self._pools[chosen] = pooled
+            self._pools[chosen] = PooledSplits(
+                self.base, folds, crossed, self.resampling
+            )
         return self._pools[chosen]
 
     def table(self, applied: Mapping[str, Remedy]) -> tuple[Table, dict[str, Effects]]:
@@ -137,7 +144,7 @@ class RemedyEffects:
         n_twins, too_few_for_dr, queries, too_few_for_change; `_detectable` of frr, dr
         and twins; over_p (normal); with intervals the `estimate_effects`, `_change` of
         `CHANGE_MEASURES` against the untouched system on the same clusters, over_curve,
-        xstest_rejected and xstest_safe_rejected (with `_n`); pareto.
+        xstest_rejected and xstest_safe_rejected (with `_n`).
         `verdicts.add_remedy_verdicts` adds the verdicts. The estimates, by remedy, are
         for differences.
         """
@@ -151,8 +158,7 @@ class RemedyEffects:
             for about in ("kind", "role", "source"):
                 row[about] = getattr(applied.get(name), about, "")
             rows.append(row | _describe(pool, name, effects[name]))
-        frame = pd.DataFrame(rows)
-        return frame.assign(pareto=find_pareto_front(frame)), effects
+        return pd.DataFrame(rows), effects
 
     def drawn(self) -> Table:
         """Return the threshold curve over all splits: threshold, frr, twins, system.
@@ -160,70 +166,46 @@ class RemedyEffects:
         Without p(refuse), it has no rows.
         """
         curve = self.pool(UNTOUCHED).curve
-        if curve is None:
-            points = pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
-        else:
+        points = pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
+        if curve:
             points = curve.drawn()
         return points.assign(system=self.base.name)
 
     def by_part(self, names: Sequence[str]) -> Table:
         """Return changes on the categories that nothing was learned on, and on others.
 
-        Both are of the same test split. Columns: system, remedy (of `names`), part
-        (held out, seen), n_benign; with intervals frr_change, dr_change, twins_change.
-        """
-        rows: list[dict[str, Any]] = []
-        for part in ("held out", "seen"):
-            effects, n_benign = self._estimate_part(part == "held out", names)
-            for name in names:
-                if name not in effects:
-                    continue
-                changes = {
-                    f"{measure}_change": effects[name][measure]
-                    - effects[UNTOUCHED][measure]
-                    for measure in PART_MEASURES
-                }
-                row = {
-                    "system": self.base.name,
-                    "remedy": name,
-                    "part": part,
-                    "n_benign": n_benign,
-                }
-                rows.append(row | to_columns(changes))
-        return pd.DataFrame(rows)
-
-    def _estimate_part(
-        self, held_out: bool, names: Sequence[str]
-    ) -> tuple[dict[str, Effects], int]:
-        """Return effects by remedy on a part of the last test split, and its size.
-
-        There are none if the part is empty: a small corpus has no category that is held
-        out.
+        Both are of the last test split. A small corpus has no category that is held
+        out. Columns: system, remedy (of `names`), part (held out, seen), n_benign; with
+        intervals frr_change, dr_change, twins_change.
         """
         fold = self.folds[-1]
-        chosen = {
-            corpus_name: prompts["category"].isin(fold.held_out) == held_out
-            for corpus_name, prompts in self.base.by_corpus(fold.test).items()
-        }
-        prompts = Split(
-            *(
-                side[rows].reset_index(drop=True)
-                for side, rows in zip(fold.test, chosen.values(), strict=True)
+        decided = self.crossed[-1]
+        rows = []
+        for part in ("held out", "seen"):
+            benign, twins = (
+                side[side["category"].isin(fold.held_out) == (part == "held out")]
+                for side in fold.test
             )
-        )
-        if prompts.benign.empty or prompts.twins.empty:
-            return {}, 0
-        clusters = ClusterBootstrap(prompts.benign["cluster_id"], *self.resampling)
-        effects = {}
-        for name in (UNTOUCHED, *names):
-            if name not in self.crossed[-1]:
+            if benign.empty or twins.empty:
                 continue
-            labels = {
-                corpus_name: self.crossed[-1][name][corpus_name][rows.to_numpy()]
-                for corpus_name, rows in chosen.items()
-            }
-            effects[name] = estimate_effects(prompts, labels, clusters)
-        return effects, len(prompts.benign)
+            clusters = ClusterBootstrap(benign["cluster_id"], *self.resampling)
+            effects = {}
+            for name in (UNTOUCHED, *names):
+                if name in decided:
+                    effects[name] = estimate_effects(
+                        Split(benign, twins), decided[name], clusters
+                    )
+            for name in effects:
+                if name != UNTOUCHED:
+                    row = {
+                        "system": self.base.name,
+                        "remedy": name,
+                        "part": part,
+                        "n_benign": len(benign),
+                    }
+                    changes = subtract_effects(effects[name], effects[UNTOUCHED])
+                    rows.append(row | to_columns(changes))
+        return pd.DataFrame(rows)
 
 
 class PooledSplits:
@@ -261,16 +243,12 @@ class PooledSplits:
     def _learn_curve(
         self, base: UntouchedSystem, folds: Sequence[Splits]
     ) -> ThresholdCurve:
-        benign = []
-        twins = []
+        p = []
         for fold in folds:
             rates = first_token.learn_refusal_rates(base, fold.train)
-            sides = first_token.p_refuse_split(base, fold.test, rates)
-            benign.append(sides[0])
-            twins.append(sides[1])
-        return ThresholdCurve(
-            self.prompts, np.concatenate(benign), np.concatenate(twins), self.clusters
-        )
+            p.append(first_token.p_refuse_split(base, fold.test, rates))
+        benign, twins = map(np.concatenate, zip(*p, strict=True))
+        return ThresholdCurve(self.prompts, benign, twins, self.clusters)
 
     def decided(self, name: str) -> dict[str, Labels]:
         """Return a remedy's labels by corpus, those of all splits together."""
@@ -278,10 +256,7 @@ class PooledSplits:
         for decisions_of_split in self.crossed:
             for corpus_name, labels in decisions_of_split[name].items():
                 parts.setdefault(corpus_name, []).append(labels)
-        return {
-            corpus_name: pd.concat(labels, ignore_index=True)
-            for corpus_name, labels in parts.items()
-        }
+        return {name: pd.concat(parts[name], ignore_index=True) for name in parts}
 
     def systems(self, name: str) -> tuple[System, System]:
         """Return what a remedy decided on the benign prompts, and on the twins."""
@@ -296,19 +271,12 @@ class PooledSplits:
 
         The untouched system has none.
         """
+        changes = subtract_effects(effects, self.untouched)
         if name == UNTOUCHED:
-            undefined = self.clusters.undefined()
-            return {f"{measure}_change": undefined for measure in CHANGE_MEASURES}
-        changes = {
-            f"{measure}_change": effects[measure] - self.untouched[measure]
-            for measure in CHANGE_MEASURES
-        }
-        for measure, prompts in (
-            ("frr", self.prompts.benign),
-            ("usable", self.prompts.benign),
-            ("twins", self.prompts.twins),
+            return dict.fromkeys(changes, self.clusters.undefined())
+        for column, prompts in zip(
+            ("frr_change", "twins_change"), self.prompts, strict=True
         ):
-            column = f"{measure}_change"
             n_clusters = prompts["cluster_id"].nunique()
             changes[column] = bound_unchanged(changes[column], n_clusters)
         return changes
@@ -328,14 +296,14 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
         over_curve = pool.curve.above(effects["frr"], effects["twins"])
     row = {
         "n_clusters": pool.prompts.benign["cluster_id"].nunique(),
-        "n_scored": int(benign.is_scored.sum()),
-        "n_reject": int((benign.refused == 1).sum()),
-        "n_twins": int(twins.is_scored.sum()),
+        "n_scored": benign.is_scored.sum(),
+        "n_reject": (benign.refused == 1).sum(),
+        "n_twins": twins.is_scored.sum(),
         "too_few_for_dr": too_few,
-        "queries": float(queries.mean()),
+        "queries": queries.mean(),
         "too_few_for_change": name != UNTOUCHED and (too_few or too_few_before),
     }
-    for measure in PART_MEASURES:
+    for measure in CHANGE_MEASURES:
         error = changes[f"{measure}_change"].error or np.nan
         row[f"{measure}_detectable"] = POWER_ERRORS * error
     row["over_p"] = normal_p(over_curve)
@@ -355,18 +323,6 @@ def normal_p(estimate: Estimate) -> float:
     return float(2 * ndtr(-abs(estimate.value) / estimate.error))
 
 
-def find_pareto_front(frame: Table) -> np.ndarray:
-    """Find the rows that no other row beats.
-
-    One row beats another in FRR or in twins refused if it does not lose in the other.
-    """
-    frr = frame["frr"].to_numpy()
-    twins = frame["twins"].to_numpy()
-    no_worse = (frr[None, :] <= frr[:, None]) & (twins[None, :] >= twins[:, None])
-    better = (frr[None, :] < frr[:, None]) | (twins[None, :] > twins[:, None])
-    return ~(no_worse & better).any(axis=1)
-
-
 def measure_remedies(
     store: Store, corpora: Mapping[str, Corpus], settings: RemedySettings
 ) -> dict[str, Table]:
@@ -377,8 +333,7 @@ def measure_remedies(
     there are no tables. Returns the tables of effects by name.
     """
     try:
-        benign, twins = corpora.values()
-        thirds = split_clusters(benign, twins)
+        thirds = split_clusters(*corpora.values())
         bases = decisions.find_untouched_systems(store, corpora, settings)
     except (DataError, Missing) as error:
         if settings.remedies or store.recorded:
@@ -391,14 +346,12 @@ def measure_remedies(
             outside[name] = xstest.read_xstest_prompts(settings.xstest, label)
     folds = rotate_splits(thirds)
     effects = {}
-    by_system = []
+    parts: dict[str, list[Table]] = {}
     for name, base in bases.items():
         tables, effects[name] = _measure_system(base, folds, outside)
-        by_system.append(tables)
-    joined = {
-        name: pd.concat([tables[name] for tables in by_system], ignore_index=True)
-        for name in by_system[0]
-    }
+        for table_name, table in tables.items():
+            parts.setdefault(table_name, []).append(table)
+    joined = {name: pd.concat(parts[name], ignore_index=True) for name in parts}
     remedy_map = verdicts.add_remedy_verdicts(joined["remedy_map"])
     joined["remedy_map"] = remedy_map
     controls = verdicts.compare_with_control(remedy_map, effects)
@@ -424,7 +377,6 @@ def _measure_system(
         "remedy_curves": measured.drawn(),
         "remedy_parts": measured.by_part(decisions.TUNED_REMEDIES),
         "remedy_learned": decisions.read_learned_values(base, chosen),
-        "remedy_minutes": decisions.read_asking_minutes(base, chosen),
         "remedy_self_cd": self_cd.check_simulation(base, folds),
     }
     if not base.store.recorded:

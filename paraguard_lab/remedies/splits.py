@@ -88,13 +88,9 @@ def rotate_splits(splits: Splits) -> list[Splits]:
     parts = [splits.train, splits.validation, splits.test]
     rotated = []
     for number in SPLIT_NUMBERS:
-        test = parts[number - 1]
+        train, validation, test = parts[number:] + parts[:number]
         held_out = splits.held_out if test is splits.test else ()
-        rotated.append(
-            Splits(
-                parts[number % 3], parts[(number + 1) % 3], test, held_out, third=number
-            )
-        )
+        rotated.append(Splits(train, validation, test, held_out, number))
     return rotated
 
 

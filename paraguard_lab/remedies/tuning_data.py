@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_utils import stores, unsafe
 from paraguard_utils.analysis.system import System
 from paraguard_utils.labels import substance
-from paraguard_utils.schemas import Corpus, Labels, Table
+from paraguard_utils.schemas import Corpus, Labels
 
 # JSON allows these inside a string, but many readers end a line there.
 _LINE_ENDS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
@@ -99,29 +99,6 @@ def _fit_to_tune(answers: pd.DataFrame, requests: pd.Series) -> pd.DataFrame:
     asked = requests.loc[answers["prompt_id"]].tolist()
     kinds = substance.degenerate_answers(answers["response"].tolist(), asked)
     return answers[kinds == "on_topic"]
-
-
-def count_tuning_examples(
-    examples: Mapping[str, list[dict[str, Any]]], systems: Mapping[str, System]
-) -> Table:
-    """Count examples, their clusters, and rejections with an accepted paraphrase.
-
-    `examples` and `systems`, which have pairs, are by the name of the system. Columns:
-    system, rejections, examples, clusters.
-    """
-    rows = []
-    for name, made in examples.items():
-        pairs = systems[name].pairs
-        assert pairs is not None
-        rejected = pairs["same_cluster"] & (pairs["centre_label"] == "reject")
-        row = {
-            "system": name,
-            "rejections": pairs.loc[rejected, "centre_id"].nunique(),
-            "examples": len(made),
-            "clusters": len({example["cluster_id"] for example in made}),
-        }
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def write_jsonl(

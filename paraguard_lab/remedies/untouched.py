@@ -44,7 +44,6 @@ class UntouchedSystem:
         self.third = 0
         self._loaded: dict[str, LocalBackend] = {}
         self._traces: dict[tuple[str, str], Traces] = {}
-        self._labels: dict[str, Labels] = {}
 
     def reported_on(self, third: int) -> Self:
         """Return the same system for remedies that are reported on another split.
@@ -76,11 +75,10 @@ class UntouchedSystem:
 
         The column `queries` is 1.
         """
-        if corpus_name not in self._labels:
-            labels = labelling.read_labels(self.files(corpus_name), self.name)
-            self._labels[corpus_name] = labels.assign(queries=1)
-        labels = self._labels[corpus_name]
-        return labels if prompts is None else select_prompts(labels, prompts)
+        labels = labelling.read_labels(self.files(corpus_name), self.name)
+        if prompts is not None:
+            labels = select_prompts(labels, prompts)
+        return labels.assign(queries=1)
 
     def traces(
         self, corpus_name: str, prompts: Corpus | None, system_prompt: str = ""

@@ -118,7 +118,7 @@ def _losses(
         traces["token_nll"], traces["user_end"], tokens, strict=True
     ):
         of_answer = np.asarray(nll, float)[end - len(ids) : end]
-        losses.append(float(np.mean(of_answer)))
+        losses.append(of_answer.mean())
     return np.array(losses)
 
 

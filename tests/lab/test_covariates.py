@@ -340,7 +340,6 @@ def test_the_tail_lists_share_below_by_hand():
     assert tail["score"][0] == pytest.approx(0.15) and tail["share_below"][
         0
     ] == pytest.approx(1 / 3)
-    assert tail["share_below_clipped"][0] == 0
 
 
 def test_brittle_clusters_by_hand():
@@ -451,9 +450,6 @@ def test_examples_to_tune_on_by_hand():
     longer = longer.assign(label="accept", declined_later=False, sample=False)
     assert [row["answered_as"] for row in made(longer)] == ["p001", "p005"]
     assert made(longer)[0]["messages"][-1]["content"] == "whole 1"
-    counted = tuning_data.count_tuning_examples({"t": made()}, {"t": system})
-    (row,) = counted.to_dict("records")
-    assert row == {"system": "t", "rejections": 2, "examples": 1, "clusters": 1}
     unfit = (
         {"response": "I'm Sorry, but yes"},
         {"finish_reason": "length"},

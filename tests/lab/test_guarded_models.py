@@ -6,7 +6,6 @@ import pytest
 
 from paraguard_lab.analysis import guarded
 from paraguard_utils import settings, stores
-from paraguard_utils.analysis.confusion import estimate_rates
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.labels import labelling
@@ -46,15 +45,8 @@ def test_changes_by_hand():
     model = labels(*["accept"] * 6, "reject", "reject")
     behind = guarded.apply_guard(model, labels("reject", *["accept"] * 7))
     clusters = ClusterBootstrap(corpus["cluster_id"], 50)
-    alone, after = (
-        estimate_rates(System("t", corpus, one, clusters)) for one in (model, behind)
-    )
-    found = guarded.guarded_changes(
-        *(
-            dict.fromkeys(("ci", "cr60", "cd"), clusters.undefined()) | one
-            for one in (alone, after)
-        )
-    )
+    alone, after = (System("t", corpus, one, clusters) for one in (model, behind))
+    found = guarded.guarded_changes(alone, after)
     # 2 of 8 rejected, then 3 of 8; before, every cluster is decided as one
     assert found["frr_change"] == pytest.approx(1 / 8) and found["dr_alone"] == 0
     # within: one cluster of four is decided both ways, 1/4; between: (2 * 3 * 5 - 2) /

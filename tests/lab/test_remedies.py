@@ -357,17 +357,17 @@ def test_what_the_store_lacks_is_left_out(base, thirds, capsys):
     )
 
 
-class Without(stores.Store):
-    """The recorded store without a guard's labels of the twins."""
+def test_what_cannot_decide_the_twins_has_no_place_on_the_map(
+    base, thirds, monkeypatch
+):
+    there = stores.CorpusFiles.path
 
-    def path(self, kind, *names):
-        found = super().path(kind, *names)
-        lacks = names == (CORPORA[1], "alt-profanity-check")
+    def path(files, kind, *names):
+        found = there(files, kind, *names)
+        lacks = (files.name, *names) == (CORPORA[1], "alt-profanity-check")
         return found.with_name("not-there") if lacks else found
 
-
-def test_what_cannot_decide_the_twins_has_no_place_on_the_map(base, thirds):
-    base.store = Without("recorded")
+    monkeypatch.setattr(stores.CorpusFiles, "path", path)
     remedies = catalogue.select_remedies(
         ["behind-alt-profanity-check", "behind-hatesonar"]
     )
@@ -1112,33 +1112,6 @@ def test_effects_by_hand(curved):
             0
         ]
     )
-
-
-def test_pareto_by_hand():
-    # (0.2, 0.8) is beaten by (0.1, 0.8), (0.3, 0.7) by all; equals do not beat each
-    # other
-    rows = pd.DataFrame(
-        {"frr": [0.2, 0.1, 0.3, 0.0, 0.0, 0.4], "twins": [0.8, 0.8, 0.7, 0.5, 0.5, 1.0]}
-    )
-    assert effects.find_pareto_front(rows).tolist() == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        True,
-    ]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8)
-)
-def test_pareto_is_what_nothing_beats(points):
-    found = effects.find_pareto_front(pd.DataFrame(points, columns=["frr", "twins"]))
-    beaten = [
-        any(p != q and q[0] <= p[0] and q[1] >= p[1] for q in points) for p in points
-    ]
-    assert found.tolist() == [not one for one in beaten] and found.any()
 
 
 @pytest.mark.slow

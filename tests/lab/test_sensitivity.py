@@ -167,11 +167,13 @@ def test_separation_by_hand():
     # ProbShift is 0 everywhere.
     frame = frame[frame["same_cluster"]].copy()
     auc = pair_separation(
-        frame, [ScoreWeights(1, 0, 0), ScoreWeights(0, 1, 0)], "relative"
+        frame,
+        {"drift": ScoreWeights(1, 0, 0), "shift": ScoreWeights(0, 1, 0)},
+        "relative",
     )
     assert auc.index.tolist() == ["x"] and auc.to_numpy().tolist() == [[1.0, 0.5]]
     frame.loc[3, "drift"] = 0.3
-    auc = pair_separation(frame, [ScoreWeights(1, 0, 0)], "relative")
+    auc = pair_separation(frame, {"drift": ScoreWeights(1, 0, 0)}, "relative")
     assert auc.to_numpy().tolist() == [[0.5]]
 
 

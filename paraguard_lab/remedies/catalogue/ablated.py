@@ -145,7 +145,7 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
         for depth in ABLATION_DEPTHS:
             layer = int(depth * len(directions))
             tried.append(Ablation(directions[layer], layer, strength))
-    share = float(rejected(untouched)[0].mean())
+    share = rejected(untouched)[0].mean()
     return first_token.choose_by_youden(tried, rejected, share) or untouched
 
 

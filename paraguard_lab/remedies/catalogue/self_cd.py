@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 
 from paraguard_lab.guards import refusal
 from paraguard_lab.remedies import first_token
-from paraguard_lab.remedies.asking import RemediedModel, RemediedQueries
+from paraguard_lab.remedies.asking import RemediedModel
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy, UntouchedSystem
 from paraguard_lab.remedies.splits import Split, Splits
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
@@ -48,11 +48,11 @@ def simulate_first_tokens(
             own.next_ids, other.next_ids, return_indices=True
         )
         if not len(tokens):
-            chosen.append(int(own.next_ids[0]))
+            chosen.append(own.next_ids[0])
             continue
         y = np.asarray(own.next_logprobs, float)[own_places]
         y_plain = np.asarray(other.next_logprobs, float)[other_places]
-        chosen.append(int(tokens[np.argmax(y - alpha * (y - y_plain))]))
+        chosen.append(tokens[np.argmax(y - alpha * (y - y_plain))])
     return np.array(chosen, int)
 
 
@@ -75,7 +75,7 @@ def choose_alpha(base: UntouchedSystem, train: Split, validation: Split) -> floa
             sides.append(rates.of(tokens) >= MIN_REFUSAL_SHARE)
         return sides
 
-    untouched = float(rejected(0.0)[0].mean())
+    untouched = rejected(0.0)[0].mean()
     return first_token.choose_by_youden(SELF_CD_ALPHAS, rejected, untouched) or 0.0
 
 
@@ -154,27 +154,24 @@ class ContrastiveModel(RemediedModel):
         self, batch: Batch, answers: list[list[int]], scores: Any, stops: list[int]
     ) -> Traces:
         """Return traces; `scores` are those of the first token."""
-        import torch
-
         from paraguard_utils.models.engine import TOP_TOKENS
 
-        logprobs = torch.log_softmax(scores.cpu().double(), dim=-1)
+        logprobs = scores.cpu().double().log_softmax(dim=-1)
         top = logprobs.topk(min(TOP_TOKENS, logprobs.shape[-1]))
         rows = []
         for number, (request, tokens) in enumerate(zip(batch, answers, strict=True)):
-            ends = [place for place, token in enumerate(tokens) if token in stops]
-            stop = ends[0] if ends else None
+            ends = np.flatnonzero(np.isin(tokens, stops))
+            stop = ends[0] if len(ends) else None
             decoded = self.reader.tokenizer.decode(
                 tokens[:stop], skip_special_tokens=True
             )
-            token_count = len(request.token_ids)
             row = {
                 **vars(request),
                 "response": str(decoded).strip(),
-                "finish_reason": "length" if stop is None else "stop",
+                "finish_reason": "stop" if len(ends) else "length",
                 "token_ids": np.array(request.token_ids, np.int32),
                 # No one prompt has losses.
-                "token_nll": np.full(token_count, np.nan, np.float32),
+                "token_nll": np.full(len(request.token_ids), np.nan, np.float32),
                 "next_ids": top.indices[number].numpy().astype(np.int32),
                 "next_logprobs": top.values[number].numpy().astype(np.float32),
                 "tail_mass": max(0.0, 1.0 - float(top.values[number].exp().sum())),
@@ -187,23 +184,20 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
     """Contrast the prompts with and without the system prompt at every step."""
     parameters = {"plain": PLAIN_PROMPT, "alphas": list(SELF_CD_ALPHAS)}
 
-    @cache
     def respondent() -> ContrastiveModel:
         alpha = choose_alpha(base, train, validation)
         state = f"self-cd-{alpha}"
         return ContrastiveModel(base.local, parameters, {"alpha": alpha}, state)
 
-    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
-        queries = RemediedQueries(
-            base,
-            "self-cd",
-            parameters,
-            respondent,
-            keep_numbers=corpus_name in base.corpora,  # for `check_simulation`
-        )
-        return queries.decide(corpus_name, prompts).assign(queries=2)
+    # `check_simulation` needs the numbers.
+    system = RemediedSystem.asking(
+        base, "self-cd", parameters, respondent, keep_numbers=True
+    )
 
-    return RemediedSystem(decide, respondent)
+    def decide(corpus_name: str, prompts: Corpus | None) -> Labels:
+        return system.decide(corpus_name, prompts).assign(queries=2)
+
+    return replace(system, decide=decide)
 
 
 def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:

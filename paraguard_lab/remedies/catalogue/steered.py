@@ -196,7 +196,7 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
     tried = [untouched]
     for multiplier in STEERING_MULTIPLIERS:
         tried.append(untouched._replace(multiplier=multiplier))
-    share = float(rejected(untouched)[0].mean())
+    share = rejected(untouched)[0].mean()
     return first_token.choose_by_youden(tried, rejected, share) or untouched
 
 

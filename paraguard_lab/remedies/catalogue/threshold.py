@@ -29,7 +29,7 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
         rates = first_token.learn_refusal_rates(base, train)
         p = first_token.p_refuse_split(base, validation, rates)
         labels = base.decide(base.benign_corpus, validation.benign)
-        untouched = float((labels["label"] == "reject").mean())
+        untouched = (labels["label"] == "reject").mean()
         limit = first_token.choose_by_youden(
             np.unique(np.concatenate(p)),
             lambda value: [side >= value for side in p],
