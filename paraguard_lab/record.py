@@ -35,12 +35,9 @@ from paraguard_utils.stores import LIVE, RECORDED, Store
 
 def _folders(way: str) -> list[str]:
     """Return the folders whose files are recorded in a way (`stores.FileKind`)."""
-    folders = []
-    for kind in stores.KINDS.values():
-        folder = kind.path.partition("/")[0]
-        if kind.recorded == way and folder not in folders:
-            folders.append(folder)
-    return folders
+    kinds = stores.KINDS.values()
+    folders = [kind.path.partition("/")[0] for kind in kinds if kind.recorded == way]
+    return list(dict.fromkeys(folders))
 
 
 PROMOTED_FOLDERS = _folders("promoted")  # copied to `data/`
@@ -56,12 +53,13 @@ BY_CORPUS = ("generated", "corpus", encoder.ENCODER_NAME)
 a folder for each.
 """
 
-LABEL_INPUTS = (
+INPUTS = (
+    paths.FIGURES / "FIGURE_MAP.csv",
     annotations.ANNOTATIONS_FILE,
     training.TRAINING_ANSWERS_FILE,
     agreement.PUBLISHED_RATES_FILE,
 )
-"""Files among the labels that no run makes."""
+"""Files among the labels and figures that no run makes."""
 
 # Its decisions are what `paraguard audit --demo` audits.
 DEMO_SYSTEM = "smollm2-135m-instruct-q4_1--safety"
@@ -135,24 +133,13 @@ def promote_live_run() -> None:
 def _check_tables(live: Store, known: Collection[str]) -> None:
     """Raise an error if a table is missing, or of another corpus or other systems."""
     for name in COMPARED_TABLES:
-        if not live.has("tables", name):
-            raise UserError(
-                f"the live store has no table {name}; run make reproduce first"
-            )
-        parameters = stores.read_meta(live.path("tables", name))["parameters"]
         systems = set(live.read("tables", name)["system"])
+        parameters = stores.read_meta(live.path("tables", name))["parameters"]
         is_ours = parameters["corpus"] == CORPUS and not parameters.get("model")
         if not is_ours or not systems <= set(known):
             raise UserError(
                 f"the live table {name} is of another corpus or other systems; run make"
                 " reproduce first"
-            )
-    if live.has("tables", "public_risk"):
-        texts = live.read("tables", "public_risk")["texts"].iloc[0]
-        if texts != len(live.read("corpus", CORPUS)):
-            raise UserError(
-                "the live table public_risk describes another corpus; run paraguard"
-                " corpus build again"
             )
 
 
@@ -184,10 +171,7 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     run.run_all(RECORDED, run.list_notebooks(), in_place=True)
     for folder in DERIVED_FOLDERS:
         _replace(recorded.writes / folder, paths.DATA / folder, known)
-    figure_map = paths.FIGURES / "FIGURE_MAP.csv"
-    titles = figure_map.read_bytes()
     _replace(recorded.writes / "figures", paths.FIGURES, known)
-    figure_map.write_bytes(titles)
     log = make_demo_log(recorded).to_csv(index=False)
     stores.write_text(paths.DATA / "demo.csv", log)
     for notebook in run.list_notebooks():
@@ -203,16 +187,15 @@ def refill_numbers(recorded: Store | None = None) -> list[Path]:
     The table of numbers and the card's twin for machines follow. Returns the documents
     that changed.
     """
-    readme = paths.ROOT / "README.md"
-    documents = [readme, croissant.CARD_FILE]
-    before = {path: path.read_bytes() for path in documents}
-    found = numbers.collect_numbers(recorded or Store(RECORDED), documents)
+    before = {path: path.read_bytes() for path in numbers.DOCUMENTS}
+    found = numbers.collect_numbers(recorded or Store(RECORDED))
     table = paths.DATA / "tables" / f"{numbers.NUMBERS_TABLE}.csv"
     stores.write_file(table, found, "tables", {})
-    text = numbers.fill_numbers(readme.read_text(encoding="utf-8"), found)
-    readme.write_text(text, encoding="utf-8")
+    for path in before:
+        text = numbers.fill_numbers(path.read_text(encoding="utf-8"), found)
+        path.write_text(text, encoding="utf-8")
     croissant.write_card(found)
-    return [path for path in documents if path.read_bytes() != before[path]]
+    return [path for path, content in before.items() if path.read_bytes() != content]
 
 
 def make_demo_log(recorded: Store) -> pd.DataFrame:
@@ -244,23 +227,20 @@ def _kept(live: Store, recorded: Store) -> list[str]:
     UserError if the live store has half a system.
     """
     kept = []
-    for kind, product in (
-        ("chat", "traces"),
-        ("guard", "guards"),
-        ("refusal", "guards"),
-    ):
-        for name, default in registry.published_systems(kind)["default"].items():
-            parts = [live.has(part, CORPUS, name) for part in (product, "labels")]
-            if all(parts):
-                continue
-            is_default = default == "yes"
-            if is_default or any(parts) or not recorded.has("labels", CORPUS, name):
-                command = "reproduce" if is_default else "optional-models"
-                raise UserError(
-                    f"the live store lacks answers of {name}, or their labels; run make"
-                    f" {command}"
-                )
-            kept.append(name)
+    published = registry.published_systems("chat", "guard", "refusal")
+    for name, row in published.iterrows():
+        product = "traces" if row["kind"] == "chat" else "guards"
+        parts = [live.has(part, CORPUS, name) for part in (product, "labels")]
+        if all(parts):
+            continue
+        is_default = row["default"] == "yes"
+        if is_default or any(parts) or not recorded.has("labels", CORPUS, name):
+            command = "reproduce" if is_default else "optional-models"
+            raise UserError(
+                f"the live store lacks answers of {name}, or their labels; run make"
+                f" {command}"
+            )
+        kept.append(name)
     if kept and live.has("corpus", CORPUS):
         ours = stores.frame_hash(live.read("corpus", CORPUS))
         if ours != stores.frame_hash(recorded.read("corpus", CORPUS)):
@@ -300,7 +280,7 @@ def _replace(
     for path in destination.rglob("*"):
         if not path.is_file() or path.relative_to(destination) in copied:
             continue
-        stays = path in LABEL_INPUTS or _is_of(path, kept)
+        stays = path in INPUTS or _is_of(path, kept)
         if not stays and _corpus_of(path) not in ASKED_BESIDE:
             path.unlink()
 
