@@ -333,7 +333,8 @@ def measure_remedies(
     there are no tables. Returns the tables of effects by name.
     """
     try:
-        thirds = split_clusters(*corpora.values())
+        benign, twins = corpora.values()
+        thirds = split_clusters(benign, twins)
         bases = decisions.find_untouched_systems(store, corpora, settings)
     except (DataError, Missing) as error:
         if settings.remedies or store.recorded:

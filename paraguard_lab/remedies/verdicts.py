@@ -78,7 +78,7 @@ def _side(low: float, high: float, below: str, above: str) -> str:
 
 def average_estimates(parts: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates over the same clusters, paired by resample."""
-    value = np.mean([part.value for part in parts])
+    value = float(np.mean([part.value for part in parts]))
     return Estimate.percentile(value, np.mean([part.draws for part in parts], axis=0))
 
 
