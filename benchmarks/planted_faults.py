@@ -1,4 +1,4 @@
-"""Would the tests see a fault? Eighty-two are planted, one at a time, in a copy of the
+"""Would the tests see a fault? Faults are planted, one at a time, in a copy of the
 project.
 
 `.venv/bin/python benchmarks/planted_faults.py` takes about half an hour on two cores.

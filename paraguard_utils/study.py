@@ -292,9 +292,7 @@ class ScoringStudy(Study[ScoringSettings]):
         DataError if the corpus asks for harm.
         """
         unsafe.refuse_unsafe(self.prompts, "03_scoring")
-        scored = pipeline.score_systems(
-            self.files, self.names[0], self.settings, self.clusters
-        )
+        scored = pipeline.score_systems(self.files, self.names[0], self.settings)
         hashes = {}
         for name, system in scored.items():
             hashes[name] = labelling.hash_labels(system.labels)
@@ -330,12 +328,7 @@ class CohortStudy(Study[CohortSettings]):
 
     def read_systems(self) -> dict[str, System]:
         """Read the labels and scores that 03 wrote."""
-        measured = {}
-        for name in self.names[0]:
-            measured[name] = pipeline.read_scores(
-                self.files, name, self.settings, self.clusters
-            )
-        return measured
+        return pipeline.read_systems(self.files, self.names[0], self.settings)
 
 
 class GuardStudy(Study[GuardSettings]):

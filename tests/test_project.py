@@ -174,11 +174,11 @@ def test_the_record_can_be_scored_under_another_labeller(recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     given = {"store": "recorded", "corpus": "paraguard_mini"}
     usual, policy = (
-        pipeline.read_scores(
+        pipeline.read_systems(
             stores.CorpusFiles(RECORDED, "paraguard_mini"),
-            name,
+            [name],
             settings.freeze(given | {"labeller": labeller}, settings.AnalysisSettings),
-        ).scores
+        )[name].scores
         for labeller in ("combined", "policy")
     )
     kinds = RECORDED.read("labels", "paraguard_mini", name)["kind"].value_counts()

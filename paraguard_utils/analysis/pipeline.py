@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
 from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
 from paraguard_utils.settings import AnalysisSettings, ScoreOptions
-from paraguard_utils.stores import RECORDED, CorpusFiles, Store, frame_hash, read_meta
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store, read_meta
 
 PAIR_DECIMALS = 6  # of similarities and signals in a pairs file
 
@@ -76,12 +75,12 @@ def open_system(
     files: CorpusFiles,
     name: str,
     settings: AnalysisSettings,
-    clusters: ClusterBootstrap | None = None,
+    clusters: ClusterBootstrap,
 ) -> System:
     """Read a chat system's traces, tokens and labels; pairs and scores are not read.
 
-    `clusters` are those of the corpus, to share between systems. A DataError says that
-    the system's files are of another corpus or other answers.
+    `clusters` are those of the corpus. A DataError says that the system's files are of
+    another corpus or other answers.
     """
     prompts = files.prompts
     traces, model = read_scoring_traces(files, name, prompts)
@@ -90,7 +89,7 @@ def open_system(
         name,
         prompts,
         labels,
-        clusters or settings.resample(prompts),
+        clusters,
         settings.scoring(),
         settings.labeller,
         traces,
@@ -136,16 +135,10 @@ def score_system(
 
 
 def score_systems(
-    files: CorpusFiles,
-    names: Sequence[str],
-    settings: AnalysisSettings,
-    clusters: ClusterBootstrap | None = None,
+    files: CorpusFiles, names: Sequence[str], settings: AnalysisSettings
 ) -> dict[str, System]:
-    """Score chat systems, each with its own traces (`score_system`).
-
-    `clusters` are those of the corpus, if a caller has them.
-    """
-    clusters = clusters or settings.resample(files.prompts)
+    """Score chat systems, each with its own traces (`score_system`)."""
+    clusters = settings.resample(files.prompts)
     scored: dict[str, System] = {}
     for name in names:
         system = open_system(files, name, settings, clusters)
@@ -171,39 +164,6 @@ def score_guards(
     return scored
 
 
-def read_scores(
-    files: CorpusFiles,
-    name: str,
-    settings: AnalysisSettings,
-    clusters: ClusterBootstrap | None = None,
-) -> System:
-    """Read a system's labels and scores, without traces.
-
-    They have the weights and k that 03 used. Of the record, scores by another labeller
-    are computed. A DataError says that they are of another corpus, or of other labels.
-    """
-    prompts = files.prompts
-    clusters = clusters or settings.resample(prompts)
-    scores = files.read("scores", name)
-    path = files.path("scores", name)
-    known = _read_settings(path)
-    if files.recorded and settings.labeller != known.labeller:
-        known = known.model_copy(update={"labeller": settings.labeller})
-        return compute_scores(files, open_system(files, name, known, clusters))
-    labels = labelling.read_labels(files, name, settings.labeller)
-    inputs = read_meta(path)["inputs"]
-    same_corpus = inputs["corpus"] == frame_hash(prompts)
-    if not same_corpus or inputs["labels"] != labelling.hash_labels(labels):
-        raise DataError(
-            f"{paths.display_path(path)}: scores of another corpus or other labels; run"
-            f" 03_scoring again, with labeller={settings.labeller}"
-        )
-    system = System.of(name, prompts, labels, clusters)
-    return replace(
-        system, scoring=known.scoring(), labeller=known.labeller, scores=scores
-    )
-
-
 def read_systems(
     files: CorpusFiles,
     names: Sequence[str],
@@ -211,7 +171,9 @@ def read_systems(
 ) -> dict[str, System]:
     """Read what a store holds of some systems, all scored as 03 scored the first.
 
-    `settings` say how clusters are resampled; without them, it is done as in 03.
+    `settings` say how clusters are resampled, and perhaps which labeller is wanted;
+    without them, it is done as in 03. Of the record, scores by another labeller are
+    computed.
 
     Raises
     ------
@@ -221,46 +183,46 @@ def read_systems(
     """
     systems: dict[str, System] = {}
     for name in names:
+        scores = files.read("scores", name)
         path = files.path("scores", name)
-        where = paths.display_path(path)
-        files.read("scores", name)
-        known = _read_settings(path)
+        known = AnalysisSettings.pick(read_meta(path)["parameters"])
         if not systems:
             first = known
             clusters = (settings or known).resample(files.prompts)
+        where = paths.display_path(path)
         if (known.scoring(), known.labeller) != (first.scoring(), first.labeller):
             raise DataError(
                 f"{where}: scored with other weights, k or labeller than {names[0]};"
                 " run 03_scoring again"
             )
-        wanted = settings.model_dump(exclude_unset=True) if settings else {}
-        if wanted.get("labeller", known.labeller) != known.labeller:
+        wanted = known
+        if settings and "labeller" in settings.model_fields_set:
+            wanted = known.model_copy(update={"labeller": settings.labeller})
+        system = open_system(files, name, wanted, clusters)
+        if wanted == known:
+            system = replace(system, pairs=files.read("pairs", name), scores=scores)
+            _check_scores(system, where)
+        elif files.recorded:
+            system = compute_scores(files, system)
+        else:
             raise DataError(
                 f"{where}: scored by another labeller; pass labeller={known.labeller}"
             )
-        system = replace(
-            open_system(files, name, known, clusters),
-            pairs=files.read("pairs", name),
-            scores=read_scores(files, name, known, clusters).scores,
-        )
-        _check_scores(system, where)
         systems[name] = system
     return systems
 
 
-def _read_settings(scores: Path) -> AnalysisSettings:
-    """Return the parameters that a scores file was made with."""
-    return AnalysisSettings.pick(read_meta(scores)["parameters"])
-
-
 def _check_scores(system: System, where: str) -> None:
-    """Raise DataError if a system's scores do not follow from its pairs."""
+    """Raise DataError if a system's scores do not follow from its labels and pairs."""
+    again = score_prompts(system).set_index("prompt_id")
+    known = system.scores.set_index("prompt_id")
     columns = ["ci", "ci_clipped"]
-    again = score_prompts(system)[columns]
-    known = system.scores[columns]
-    if not np.allclose(again, known, rtol=1e-4, equal_nan=True):
+    if not again["label"].equals(known["label"]) or not np.allclose(
+        again[columns], known[columns], rtol=1e-4, equal_nan=True
+    ):
         raise DataError(
-            f"{where}: scores of other pairs than the store holds; run 03_scoring again"
+            f"{where}: scores of other labels or pairs than the store holds; run"
+            " 03_scoring again"
         )
 
 
@@ -277,14 +239,12 @@ def add_recorded_rows(
         return table
     earlier = Store(RECORDED)
     known = read_meta(earlier.path("tables", name))
-    for part in ("parameters", "inputs"):
-        for key in _COMPARABLE:
-            if key in meta[part] and known[part].get(key) != meta[part][key]:
-                print(
-                    "the recorded systems are left out: they were scored with another"
-                    f" {key}"
-                )
-                return table
+    known = known["parameters"] | known["inputs"]
+    own = meta["parameters"] | meta["inputs"]
+    for key in _COMPARABLE:
+        if key in own and known.get(key) != own[key]:
+            print(f"the recorded systems are left out: they have another {key}")
+            return table
     rows = earlier.read("tables", name)
     rows = rows[rows["system"].isin(recorded)]
     return pd.concat([rows, table], ignore_index=True)

@@ -1181,7 +1181,7 @@ def test_tokens_are_aligned_as_drift_does(world):
             ).tolist() == hundredths
 
 
-class Changed(stores.Store):
+class Changed(stores.CorpusFiles):
     """The recorded store, with another pairs file."""
 
     def read(self, kind, *names):
@@ -1189,7 +1189,7 @@ class Changed(stores.Store):
         return frame.assign(drift=frame["drift"] / 2) if kind == "pairs" else frame
 
 
-class Relabelled(stores.Store):
+class Relabelled(stores.CorpusFiles):
     """The recorded store, in which everything is accepted."""
 
     def read(self, kind, *names):
@@ -1202,9 +1202,9 @@ def test_scores_of_other_pairs_are_refused():
     name = registry.published_systems("chat").index[0]
     ((found, own),) = pipeline.read_systems(FILES, [name]).items()
     assert found == name and own.scoring == Scoring() and own.labeller == "combined"
-    with pytest.raises(DataError, match="scores of other pairs"):
+    with pytest.raises(DataError, match="scores of other labels or pairs"):
         pipeline.read_systems(
-            stores.CorpusFiles(Changed("recorded"), "paraguard_mini"), [name]
+            Changed(stores.Store("recorded"), "paraguard_mini"), [name]
         )
 
 
@@ -1257,7 +1257,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
             "scores of another corpus or other decisions; run 05_guard_comparison again"
         ),
     ):
-        relabelled = stores.CorpusFiles(Relabelled("recorded"), "paraguard_mini")
+        relabelled = Relabelled(stores.Store("recorded"), "paraguard_mini")
         guarded.read_guards(relabelled, data.values())
 
 
