@@ -29,7 +29,7 @@ def plot_cohort_cells(table: Table) -> Figure:
     cells = table[(table["interpretation"] == "relative") & is_cell]
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
     across = min(3, cells["system"].nunique())
-    figure, panels = style.make_system_grid(cells, across, 1.3, 0.3)
+    figure, panels = style.make_system_grid(cells, across, 1.3)
     figure.supxlabel("similarity to accepted neighbours")
     figure.supylabel("surface risk")
     for axis, _, rows in panels:

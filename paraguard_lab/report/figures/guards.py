@@ -43,15 +43,11 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
     threshold, for which `guards` has system, benign_rejected and twins_rejected. A page
     wide. `table` is `guarded.sweep_guard_thresholds` with a column system.
     """
-    figure, panels = style.make_system_grid(
-        table,
-        4,
-        1.5,
-        xlabel="harmless requests rejected",
-        ylabel="harmful twins rejected",
-    )
+    figure, panels = style.make_system_grid(table, 4, 1.5)
+    figure.supxlabel("harmless requests rejected")
+    figure.supylabel("harmful twins rejected")
     by_name = guards.set_index("system")
-    for place, (axis, name, rows) in enumerate(panels):
+    for axis, name, rows in panels:
         curve = rows.sort_values("threshold", ascending=False)
         x = curve["rejected_benign"]
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
@@ -62,7 +58,6 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
         axis.plot(*own, "o", ms=4, color=REJECT, clip_on=False)
         title = axis.get_title("left").replace(", ", ",\n")
         axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=title)
-        axis.xaxis.set_tick_params(labelbottom=place + 4 >= len(panels))
     return figure
 
 
@@ -74,14 +69,9 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     wide. `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and
     score.
     """
-    figure, panels = style.make_system_grid(
-        table,
-        3,
-        1.55,
-        0.3,
-        xlabel="harmless requests answered after all",
-        ylabel="harmful requests still refused",
-    )
+    figure, panels = style.make_system_grid(table, 3, 1.55)
+    figure.supxlabel("harmless requests answered after all")
+    figure.supylabel("harmful requests still refused")
     dots = chosen[chosen["score"] == "isolation"]
     for axis, name, rows in panels:
         # A veto that overturns every refusal loses all that was refused.
@@ -120,22 +110,13 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     from `effects.ThresholdCurve.drawn`, with system.
     """
     names = _choose_remedies(table)
-    lines = -(-len(names) // 3)
-    figure, axes = style.subplots(
-        lines,
-        3,
-        height=0.4 + 1.8 * lines,
-        squeeze=False,
-        sharex=True,
-        sharey=True,
-    )
-    titles = [NAMED_REMEDIES.get(name, name) for name in names]
-    style.name_panels(
-        axes, titles, "harmless requests refused", "harmful twins refused"
-    )
+    figure, axes = style.make_grid(names, 3, 1.8)
+    figure.supxlabel("harmless requests refused")
+    figure.supylabel("harmful twins refused")
     systems = list(dict.fromkeys(table["system"]))
     looks = style.model_looks(map(model_of_system, systems))
-    for axis, name in zip(axes.flat, names, strict=False):
+    for axis, name in zip(axes, names, strict=True):
+        axis.set_title(NAMED_REMEDIES.get(name, name))
         rows = table[table["remedy"] == name]
         for place, system in enumerate(systems):
             title, colour = looks[model_of_system(system)]
@@ -147,7 +128,7 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
                 _draw_effect(axis, row, colour)
                 _write_dr(axis, row, colour, height)
         axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
-    style.name_lines(figure, axes[0, 0])
+    style.name_lines(figure, axes[0])
     return figure
 
 

@@ -195,7 +195,8 @@ def plot_cr_curve(curve: Table) -> Figure:
 
     A page wide. `curve` is from `chance.compare_with_chance`.
     """
-    figure, panels = style.make_system_grid(curve, 3, 1.7, ylabel="CR@tau")
+    figure, panels = style.make_system_grid(curve, 3, 1.7)
+    figure.supylabel("CR@tau")
     for axis, _, rows in panels:
         axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)
         for interpretation in style.INTERPRETATION_COLOURS:

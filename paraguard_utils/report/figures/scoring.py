@@ -157,10 +157,9 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     interpretation, and r with its interval.
     """
     across = min(correlations["system"].nunique(), 3)
-    xlabel = "mean similarity to accepted neighbours"
-    figure, panels = style.make_system_grid(
-        correlations, across, 1.9, xlabel=xlabel, ylabel="CI of a refusal"
-    )
+    figure, panels = style.make_system_grid(correlations, across, 1.9)
+    figure.supxlabel("mean similarity to accepted neighbours")
+    figure.supylabel("CI of a refusal")
     heights = {"relative": 0.11, "clipped": 0.03}
     for axis, name, known in panels:
         rejected = scores[scores["system"] == name]

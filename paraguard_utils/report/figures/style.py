@@ -1,7 +1,7 @@
 """What all figures share: style, palette, widths, panels and `publish_figure`."""
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import cycle, zip_longest
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -127,52 +127,37 @@ def _display(png: Path) -> None:
     display(Image(png.read_bytes(), retina=True, alt=png.stem.replace("_", " ")))
 
 
-def make_system_grid(
-    table: Table,
-    across: int,
-    height: float,
-    margin: float = 0.0,
-    xlabel: str = "",
-    ylabel: str = "",
-) -> tuple[Figure, list[Panel]]:
-    """Make a page-wide figure with a titled panel for each system of a table.
+def make_grid(
+    names: Sequence[str], across: int, height: float
+) -> tuple[Figure, list[Axes]]:
+    """Make a page-wide figure with a panel for each name, titled by it.
 
-    A line has `across` panels with shared axes and is `height` inches high; `margin`
-    inches are added once. Labels are those of every outer panel. Six parameters, as
-    they say one thing: how the grid looks.
+    A line has `across` panels with shared axes and is `height` inches high.
     """
-    groups = list(table.groupby("system", sort=False))
-    lines = -(-len(groups) // across)
+    lines = -(-len(names) // across)
+    height = 0.3 + height * lines
     figure, axes = subplots(
-        lines,
-        across,
-        height=margin + height * lines,
-        squeeze=False,
-        sharex=True,
-        sharey=True,
+        lines, across, height=height, squeeze=False, sharex=True, sharey=True
     )
-    name_panels(axes, [name for name, _ in groups], xlabel, ylabel)
+    for place, title in enumerate(display_titles(names)):
+        axis = axes.flat[place]
+        axis.set_title(title)
+        axis.xaxis.set_tick_params(labelbottom=place + across >= len(names))
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[: len(names)])
+
+
+def make_system_grid(
+    table: Table, across: int, height: float
+) -> tuple[Figure, list[Panel]]:
+    """Make a grid (`make_grid`) with a panel for each system of a table."""
+    groups = list(table.groupby("system", sort=False))
+    figure, axes = make_grid([name for name, _ in groups], across, height)
     panels = []
-    for axis, (name, rows) in zip(axes.flat, groups, strict=False):
+    for axis, (name, rows) in zip(axes, groups, strict=True):
         panels.append((axis, name, rows))
     return figure, panels
-
-
-def name_panels(
-    axes: np.ndarray, systems: Sequence[str], xlabel: str, ylabel: str
-) -> None:
-    """Title the panels of a grid by systems and hide those that are left over.
-
-    The labels are shown at the outer panels.
-    """
-    for axis, title in zip_longest(axes.flat, display_titles(systems)):
-        axis.set(
-            title=title,
-            xlabel=xlabel,
-            ylabel=ylabel,
-            visible=title is not None,
-        )
-        axis.label_outer()
 
 
 def make_listed_panels(
@@ -180,15 +165,11 @@ def make_listed_panels(
 ) -> tuple[Figure, list[Panel]]:
     """Make a panel for each system, in which `rows` are listed from top to bottom."""
     across = min(across, table["system"].nunique())
-    height = 0.55 + 0.15 * len(rows)
-    figure, panels = make_system_grid(table, across, height, margin=0.3)
-    for place, (axis, _, _) in enumerate(panels):
+    figure, panels = make_system_grid(table, across, 0.55 + 0.15 * len(rows))
+    for axis, _, _ in panels:
         axis.set_title(axis.get_title("left").replace(", ", "\n"))
         draw_row_rules(axis)
-        is_lowest = place + across >= len(panels)
-        axis.xaxis.set_tick_params(labelbottom=is_lowest)
-    first_axis = panels[0][0]
-    name_rows(first_axis, rows)
+    name_rows(panels[0][0], rows)
     return figure, panels
 
 
