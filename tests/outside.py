@@ -1,12 +1,11 @@
 """Compute DR by shared wording, rephrasing odds, corrected rates and counts a second
 time, from `docs/method.md` alone.
 
-This file uses nothing of the package. It starts from prompts, labels and readings in
+This file uses nothing of the package. It starts from prompts, labels and annotations in
 `data/`, compares every pair and tries every choice. `counts` recomputes numbers of the
-README; only intervals are taken from `data/tables/`.
+README and of notebooks; only intervals are taken from `data/tables/`.
 """
 
-import contextlib
 import itertools
 import math
 from collections import defaultdict
@@ -19,6 +18,10 @@ import pandas as pd
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 HARMLESS, TWINS = "paraguard_mini", "paraguard_twins"
+NAMED_SYSTEMS = [
+    f"qwen2.5-coder-0.5b-instruct-q4_k_m--{prompt}" for prompt in ("none", "safety")
+]
+"""Systems whose FRR a sentence says."""
 KINDS = {
     "near": {"seed", "softening", "hardening"},
     "free": {"lexical", "register", "rewrite"},
@@ -279,12 +282,9 @@ def published(kind):
 
 
 def recorded(name, *columns):
-    """Read a recorded table; FileNotFoundError where it, or a column, is not in the
-    record yet.
-    """
+    """Read a recorded table, which must have the columns."""
     found = pd.read_csv(DATA / "tables" / f"{name}.csv")
-    if not {*columns} <= {*found}:
-        raise FileNotFoundError(f"{name}: {columns}")
+    assert {*columns} <= {*found}, f"{name}: {columns}"
     return found
 
 
@@ -306,65 +306,29 @@ def of(hits, among=slice(None)):
 
 def in_labels():
     every, corpus = published("chat"), texts(f"corpus/{HARMLESS}")
-    enough, marks = (
-        every.loc[~every["too_few_for_dr"], "dr"],
-        texts("intent_annotations").merge(corpus, on="prompt_id"),
-    )
     found = {
         "prompts": f"{len(corpus):,}",
         "clusters": f"{corpus['cluster_id'].nunique():,}",
     }
-    found |= {
-        "dr.n": str(len(enough)),
-        "dr.range": span(enough),
-        "dr.meaning": span(100 * (1 - enough), ".0f", " %"),
-    }
-    same = (marks["first"] == "yes") & (marks["second"] == "yes")
-    found |= {
-        f"intent.{kind}": of(same, marks["strategy"].isin(own))
-        for kind, own in KINDS.items()
-    }
-    return found | {
-        f"frr.{row.system}": span([100 * row.frr], ".0f", " %")
-        for row in every.itertuples()
-    }
+    frr = every.set_index("system")["frr"]
+    for name in NAMED_SYSTEMS:
+        found[f"frr.{name}"] = span([100 * frr[name]], ".0f", " %")
+    return found
 
 
 def in_wording():
     chat = published("chat")
-    for table, low in (
-        ("wording", "difference_low"),
-        ("table1_rephrasing", "rephrased3_difference_low"),
-    ):
-        chat = chat.merge(recorded(table)[["system", low]], on="system", how="left")
-    enough, known, both = (
-        ~chat["few_wording"],
-        ~chat["too_few"],
-        ~(chat["too_few"] | chat["too_few_twins"]),
-    )
+    enough, known = ~chat["few_wording"], ~chat["too_few"]
+    both = known & ~chat["too_few_twins"]
     found = {
         "wording.n": of(enough),
-        "wording.apart": of(chat["difference_low"] > 0, enough),
         "rephrased.n": of(known),
-    }
-    found |= {
         "rephrased.twins.n": of(both),
-        "rephrased3.helps": of(chat["rephrased3_difference_low"] > 0, both),
     }
     found |= {f"wording.{kind}": span(chat.loc[enough, f"dr_{kind}"]) for kind in KINDS}
-    for name in (
-        "rephrased1",
-        "rephrased3",
-        "rephrased3_twins",
-        "refused_once",
-        "refused_always",
-    ):
-        found[f"{name}.range"] = span(
-            100 * chat.loc[both if "twins" in name else known, name], ".0f", " %"
-        )
-    change = (
-        chat["true_dr"] - chat["dr"]
-    ).dropna()  # the record that has these tables has the readings of today, too
+    for name, chosen in (("rephrased3", known), ("rephrased3_twins", both)):
+        found[f"{name}.range"] = span(100 * chat.loc[chosen, name], ".0f", " %")
+    change = (chat["true_dr"] - chat["dr"]).dropna()
     return found | {
         "noise.dr.lower": of(change < 0),
         "read.noisy": of(chat["precision"] < 0.9),
@@ -372,23 +336,13 @@ def in_wording():
 
 
 def in_guards_and_vetoes():
-    table = recorded("table3_guards", "floor_cr60_clipped").query("axis != 'model'")
-    names = ("cr60", "cr60_clipped", "floor_cr60", "floor_cr60_clipped")
-    found = {
-        f"guards.{name}": span(table.loc[table["cr60"].notna(), name]) for name in names
-    }
-    low, high, axis = (
-        table[name]
-        for name in ("auc_equal_length_low", "auc_equal_length_high", "axis")
-    )
-    for who, own in (
-        ("harm", axis.isin(["harm", "policy"])),
-        ("other", ~axis.isin(["harm", "policy"])),
-    ):
-        found |= {
-            f"guards.{who}.sees": of(low > 0.5, own),
-            f"guards.{who}.wrong": of(high < 0.5, own),
-        }
+    every = recorded("table3_guards", "floor_cr60_clipped")
+    table = every.query("axis != 'model' and cr60.notna()")
+    names = ("cr60", "cr60_clipped", "floor_cr60_clipped")
+    found = {f"guards.{name}": span(table[name]) for name in names}
+    for kind in ("moderation", "refusal"):
+        own = every["system"].str.endswith(f"-{kind}")
+        found[f"guards.{kind}.sees"] = of(every["auc_equal_length_low"] > 0.5, own)
     table = recorded("vetoes", "beats_chance").query(
         "n_reject_benign >= 30 and n_reject_twins >= 30"
     )
@@ -414,20 +368,10 @@ def in_remedies():
     gains = (high["frr"] < 0) & (kept | (low["twins"] > 0))
     hits = {
         "gains": gains,
-        "could": gains & enough,
         "wins": gains & enough & (high["dr"] < 0),
-        "all.kept": kept,
+        "dr_lower": enough & (high["dr"] < 0),
     }
-    hits |= {
-        "all.frr_up": low["frr"] > 0,
-        "all.frr_down": high["frr"] < 0,
-        "all.lost": ~kept & (high["twins"] < 0),
-    }
-    found = {
-        "remedies.pairs": str(len(table)),
-        "remedies.all.dr_lower": of(high["dr"] < 0, enough),
-    }
-    return found | {f"remedies.{name}": of(hit) for name, hit in hits.items()}
+    return {f"remedies.{name}": of(hit) for name, hit in hits.items()}
 
 
 def in_claims():
@@ -481,12 +425,8 @@ def in_claims():
                 if most[1]
                 else "cannot tell here"
             )
-            key = f"claim.{name}.{interpretation}"
-            found |= {
-                key: of(sides[0]),
-                f"{key}.contradict": of(sides[1]),
-                f"{key}.verdict": said[name][-1],
-            }
+            if name in ("safe", "risky"):
+                found[f"claim.{name}.{interpretation}"] = of(sides[0])
     for name, (word, other) in said.items():
         found[f"claim.{name}.verdict"] = (
             word if word == other else "depends on the interpretation"
@@ -500,6 +440,5 @@ def counts():
     """
     found = {}
     for part in (in_labels, in_wording, in_guards_and_vetoes, in_remedies, in_claims):
-        with contextlib.suppress(FileNotFoundError):
-            found |= part()
+        found |= part()
     return found

@@ -2,6 +2,9 @@
 record says.
 """
 
+import re
+
+import nbformat
 import numpy as np
 import outside
 import pandas as pd
@@ -9,9 +12,10 @@ import pytest
 from recorded import recorded_systems
 from worlds import systems
 
+from paraguard_lab import run
 from paraguard_lab.analysis import label_noise
-from paraguard_lab.report import numbers  # noqa: F401, adds tables
-from paraguard_utils import stores
+from paraguard_lab.report import numbers
+from paraguard_utils import paths, stores
 from paraguard_utils.analysis import rephrasing, wording
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -100,10 +104,6 @@ def test_words_are_split_alike():
 MARKS = {
     "prompts": "table1_systems.n_prompts",
     "clusters": "table1_systems.n_clusters",
-    "intent.free": (
-        "intent[strategy in ('lexical', 'register', 'rewrite')].(same * read).sum() of"
-        " read.sum():.0f"
-    ),
     "frr.qwen2.5-coder-0.5b-instruct-q4_k_m--none": (
         "table1_systems[system == 'qwen2.5-coder-0.5b-instruct-q4_k_m--none'].frr:.0f %"
     ),
@@ -120,8 +120,7 @@ MARKS = {
     "rephrased3_twins.range": (
         "table1_rephrasing[too_few_twins == False].rephrased3_twins:.0f %"
     ),
-    "refused_once.range": "table1_rephrasing[too_few == False].refused_once:.0f %",
-    "refused_always.range": "table1_rephrasing[too_few == False].refused_always:.0f %",
+    "noise.dr.lower": "label_noise[dr.notna()].dr < dr_labelled",
     "read.noisy": "annotations.noisy",
     "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
     "guards.cr60_clipped": (
@@ -130,16 +129,20 @@ MARKS = {
     "guards.floor_cr60_clipped": (
         "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f"
     ),
-    "guards.harm.sees": "table3_guards[axis in ('harm', 'policy')].sees == 'harm'",
-    "guards.harm.wrong": (
-        "table3_guards[axis in ('harm', 'policy')].sees == 'the wrong way'"
+    "guards.moderation.sees": (
+        "table3_guards[system.str.endswith('-moderation')].sees == 'harm'"
+    ),
+    "guards.refusal.sees": (
+        "table3_guards[system.str.endswith('-refusal')].sees == 'harm'"
     ),
     "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
     "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",
+    "veto.ci.better": "judged_vetoes[score == 'ci'].better",
+    "veto.low_ci.better": "judged_vetoes[score == '1 - ci'].better",
     "remedies.gains": (
-        "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept',"
-        " 'more')"
+        "tried.frr_change_high < 0 and twins_verdict in ('kept', 'more')"
     ),
+    "remedies.dr_lower": "tried.dr_verdict == 'lower'",
     "remedies.wins": (
         "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept',"
         " 'more') and dr_verdict == 'lower'"
@@ -173,17 +176,29 @@ MARKS = {
 """How README and notebooks name the numbers of `outside.counts`."""
 
 
+def read(name):
+    """Read a table that a mark names; 07 calls those of remedies `tried`."""
+    if name == "tried":
+        return RECORDED.read("tables", "remedy_map").query("role == 'remedy'")
+    return sentences.read_named_table(RECORDED, name)
+
+
 @pytest.mark.slow
 def test_recorded_numbers_follow_from_labels_and_tables():
     own = outside.counts()
-    named = own.keys() & MARKS.keys()
-    assert "prompts" in named
-    known = {}
-    for key in named:
-        known[key] = sentences.evaluate_mark(
-            MARKS[key], lambda name: sentences.read_named_table(RECORDED, name)
-        )
-    assert {key: own[key] for key in named} == known
+    assert own == {key: sentences.evaluate_mark(MARKS[key], read) for key in MARKS}
+
+
+def test_every_recomputed_number_is_in_a_sentence():
+    said = set()
+    for path in (*numbers.DOCUMENTS, *(paths.ROOT / "docs").glob("*.md")):
+        said |= set(numbers.NUMBER_PLACE.findall(path.read_text(encoding="utf-8")))
+    for path in run.list_notebooks():
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "code" and "study.say(" in cell.source:
+                places = re.findall(r"\{(\w[^{}]*)\}", cell.source)
+                said |= {" ".join(place.split()) for place in places}
+    assert {mark for mark in MARKS.values() if mark not in said} == set()
 
 
 def hand(*labels):
