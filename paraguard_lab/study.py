@@ -11,9 +11,11 @@ import pandas as pd
 from paraguard_lab.analysis import veto
 from paraguard_lab.corpus import compared, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
+from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import effects
 from paraguard_lab.report import numbers  # noqa: F401, adds tables to sentences
+from paraguard_lab.report import tables as lab_tables  # noqa: F401, adds headings
 from paraguard_lab.report.figures.guards import NAMED_REMEDIES
 from paraguard_lab.settings import (
     DecisionSettings,
@@ -148,7 +150,7 @@ class RemedyStudy(LabStudy[RemedySettings]):
 
     def measure_vetoes(self) -> tuple[Table, Table]:
         """Judge the vetoes of all systems, and return `vetoes` and `veto_curves`."""
-        paired = unsafe.keep_with_twin(self.prompts, self.twins)
+        paired = keep_with_twin(self.prompts, self.twins)
         corpora = {self.settings.corpus: paired, self.settings.twins: self.twins}
         self.meta = self.settings.meta(corpus=paired, twins=self.twins)
         measured = veto.measure_vetoes(

@@ -68,17 +68,6 @@ def select_twins(corpus: Corpus, twins: Corpus) -> Corpus:
     return twins.head(0)
 
 
-def keep_with_twin(corpus: Corpus, twins: Corpus) -> Corpus:
-    """Return the rows of a corpus whose clusters have a twin; DataError if none has."""
-    has_twin = corpus["cluster_id"].isin(benign_cluster_of(twins["cluster_id"]))
-    if not has_twin.any():
-        raise DataError(
-            "no cluster of the corpus has a harmful twin, without which a veto's price"
-            " is unknown"
-        )
-    return corpus[has_twin].reset_index(drop=True)
-
-
 def refuse_unsafe(rows: pd.DataFrame, what: str) -> None:
     """Raise a DataError if prompts or traces ask for harm, or no answer was kept.
 

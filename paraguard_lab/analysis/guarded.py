@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.core.inference import POWER_ERRORS
+from paraguard_lab.core.inference import POWER_ERRORS, standard_error
 from paraguard_lab.core.thresholds import choose_promised_threshold
+from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
@@ -107,8 +108,8 @@ def compare_twins(
     now, before = estimates
     changes = {f"{name}_change": now[name] - before[name] for name in now}
     return to_columns(now | changes) | {
-        "detectable": POWER_ERRORS * now["apart"].error,
-        "detectable_before": POWER_ERRORS * before["apart"].error,
+        "detectable": POWER_ERRORS * standard_error(now["apart"]),
+        "detectable_before": POWER_ERRORS * standard_error(before["apart"]),
     }
 
 
@@ -149,7 +150,7 @@ def tabulate_twin_sets(
             continue
         sides = []
         for of, harmful in twin_sets.items():
-            benign = unsafe.keep_with_twin(files.prompts, harmful)
+            benign = keep_with_twin(files.prompts, harmful)
             sides.append(
                 (_decide(files, benign, name), _decide(files.other(of), harmful, name))
             )

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from paraguard_utils import unsafe
 from paraguard_utils.core.words import split_words
+from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 
 _FORM = (
@@ -63,3 +64,14 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     return {
         name: float(roc_auc_score(harmful, values)) for name, values in scores.items()
     }
+
+
+def keep_with_twin(corpus: Corpus, twins: Corpus) -> Corpus:
+    """Return the rows of a corpus whose clusters have a twin; DataError if none has."""
+    has_twin = corpus["cluster_id"].isin(unsafe.benign_cluster_of(twins["cluster_id"]))
+    if not has_twin.any():
+        raise DataError(
+            "no cluster of the corpus has a harmful twin, without which a veto's price"
+            " is unknown"
+        )
+    return corpus[has_twin].reset_index(drop=True)

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import predictions, sensitivity, veto
-from paraguard_lab.corpus.twins import measure_twin_auc
+from paraguard_lab.corpus.twins import keep_with_twin, measure_twin_auc
 from paraguard_lab.report.costs import query_cost
-from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.wording import LOW_OVERLAP
 from paraguard_utils.core.words import jaccard, split_words
@@ -89,7 +89,7 @@ def _twins(store: Store, name: str) -> pd.DataFrame:
     twins = store.read("corpus", name)
     corpus = store.read("corpus", CORPUS)
     row = {"prompts": len(twins), "clusters": twins["cluster_id"].nunique()}
-    row |= measure_twin_auc(unsafe.keep_with_twin(corpus, twins), twins)
+    row |= measure_twin_auc(keep_with_twin(corpus, twins), twins)
     return pd.DataFrame([row])
 
 

@@ -8,6 +8,24 @@ from paraguard_utils.core.estimates import MIN_MIXED
 from paraguard_utils.report.tables import COLUMN_HEADINGS, format_estimates
 from paraguard_utils.schemas import Table
 
+COLUMN_HEADINGS |= {
+    "ci_null": "CI, permuted",
+    "dr_change": "DR, change",
+    "dr_matched": "DR, matched",
+    "dr_near_identical": "DR, near-identical",
+    "dr_verdict": "DR is",
+    "excess_equal_contrast": "excess at equal contrast",
+    "excess_matched": "excess over matched floor",
+    "floor_matched": "matched floor",
+    "frr_change": "FRR, change",
+    "n_mixed": "mixed clusters",
+    "over_verdict": "against a threshold",
+    "too_few_twins": "too few harmful",
+    "twins_change": "twins, change",
+    "twins_verdict": "twins are",
+    "xstest_safe_rejected": "xstest safe",
+}
+
 
 def pivot(
     frame: pd.DataFrame,
