@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.labels import agreement
 from paraguard_utils import registry, stores
 from paraguard_utils.labels import labelling, refusals
 
@@ -56,7 +57,7 @@ def main():
                 ROUNDS,
                 lambda given=given: refusals.label_by_cues(given, ended),
             ),
-            "substrings": (ROUNDS, lambda given=given: refusals.has_substring(given)),
+            "substrings": (ROUNDS, lambda given=given: agreement.has_substring(given)),
         }
         best = dict.fromkeys(ways, np.inf)
         for number in range(ROUNDS):
