@@ -164,7 +164,7 @@ def make_refusal_guard(
     scores = np.array([float(f"{score:.5g}") for score in scores])
     by_text = dict(zip(recorded.texts, scores, strict=True))
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+    def score(texts: Sequence[str]) -> np.ndarray:
         if by_text.keys().isdisjoint(texts):
             raise Missing(
                 f"{name}: it is read from recorded answers, and there are none to these"
@@ -199,7 +199,10 @@ def _read_answers(name: str, entry: RefusalEntry, options: GuardOptions) -> _Ans
     assert options.store is not None
     corpus_name, corpus = next(iter(options.corpora.items()))
     files = CorpusFiles(options.store, corpus_name)
-    system = _find_system(files, entry)
+    system = ""
+    for known in trace_store.find_systems(files, entry.model):
+        if known.endswith("--none") and files.has("traces", known):
+            system = known
     if not system:
         raise Missing(
             f"{name}: the {options.store.name} store lacks answers of {entry.model}"
@@ -236,11 +239,3 @@ def _read_answers(name: str, entry: RefusalEntry, options: GuardOptions) -> _Ans
         teaches=np.arange(len(prompts)) < len(corpus),
         weights_id=stores.read_meta(files.path("traces", system))["weights_id"],
     )
-
-
-def _find_system(files: CorpusFiles, entry: RefusalEntry) -> str:
-    """Return the model's system without a system prompt, "" if it has no traces."""
-    for system in trace_store.find_systems(files, entry.model):
-        if system.endswith("--none") and files.has("traces", system):
-            return system
-    return ""

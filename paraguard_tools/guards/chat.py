@@ -55,7 +55,7 @@ def make_yes_no_guard(
     def load() -> loading.LoadedModel:
         return loading.load_model(loading.resolve_model(entry.model))
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+    def score(texts: Sequence[str]) -> np.ndarray:
         from paraguard_lab.core.batches import ask_in_batches
 
         model = load()
@@ -115,7 +115,7 @@ def make_exemplar_guard(
     def exemplars() -> np.ndarray:
         return encoder.encode_texts(pd.read_csv(file)["text"].tolist())
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+    def score(texts: Sequence[str]) -> np.ndarray:
         cosines = cosine_similarity(encoder.encode_texts(texts), exemplars())
         return cosines.max(axis=1).clip(0.0, 1.0)
 

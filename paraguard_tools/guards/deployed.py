@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paraguard_tools.guards import endpoints
-from paraguard_tools.guards.formats import DeployedEntry, parse_deployed_entry
+from paraguard_tools.guards.formats import DeployedEntry
 from paraguard_tools.guards.prompted import PromptedGuard
 from paraguard_tools.guards.text_classifier import TextClassifier
 from paraguard_tools.servers import served
@@ -26,6 +26,7 @@ from paraguard_utils.guards.contract import (
     GuardOptions,
     GuardScorer,
 )
+from paraguard_utils.guards.entries import parse_guard_entry
 from paraguard_utils.models import loading
 from paraguard_utils.settings import SERVED_PREFIX
 
@@ -106,7 +107,7 @@ def load_deployed_guard(
         entry names.
     """
     options = options or GuardOptions()
-    entry = parse_deployed_entry(name, fields)
+    entry = parse_guard_entry(name, fields, DeployedEntry)
     if entry.kind == "refused":
         raise ModelError(f"the guard {name} cannot be asked: {entry.about}")
     where, _, interpretation = name.partition(":")
@@ -164,15 +165,7 @@ def _make_prompted_scorer(
     """Return the scorer of a local model that answers in words."""
     without_template = "plain" if entry.template else "error"
     model = loading.load_model(source, options.dtype, options.device, without_template)
-    of_requests = PromptedGuard(name, entry, model, options.batch, notes)
-    of_answers = PromptedGuard(name, entry.judging_answers, model, options.batch, notes)
-
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        if answers is None:
-            return of_requests(texts)
-        return of_answers(texts, answers)
-
-    return score
+    return PromptedGuard(name, entry, model, options.batch, notes)
 
 
 def _make_classifier_scorer(
@@ -182,7 +175,7 @@ def _make_classifier_scorer(
     options: GuardOptions,
     notes: GuardNotes,
 ) -> GuardScorer:
-    """Return the scorer of a text classifier, which reads answers alone.
+    """Return the scorer of a text classifier.
 
     The score is the sum of its unsafe labels, or their greatest if they are
     independent. Raise ModelError if it is not known which labels are unsafe.
@@ -209,10 +202,9 @@ def _make_classifier_scorer(
             f" {', '.join(model.labels)} are the unsafe ones; {remedy}"
         )
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
-        probabilities = model.classify(texts if answers is None else answers)
+    def score(texts: Sequence[str]) -> np.ndarray:
+        unsafe = model.classify(texts)[:, columns]
         notes.cut.update(model.cut)
-        unsafe = probabilities[:, columns]
         if model.independent:
             return unsafe.max(axis=1)
         return unsafe.sum(axis=1).clip(0, 1)

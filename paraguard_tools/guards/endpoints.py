@@ -37,30 +37,22 @@ def make_served_scorer(
             " or a classifier"
         )
 
-    def judge(form: DeployedEntry, text: str, answer: str) -> float:
+    def judge(text: str) -> float:
         probabilities = []
-        turns = render_turns(form, text, answer)
-        for run in form.runs:
-            arguments = {**form.arguments, **run}
+        turns = render_turns(entry, text)
+        for run in entry.runs:
+            arguments = {**entry.arguments, **run}
             arguments.pop("add_generation_prompt", None)
             more = {"chat_template_kwargs": arguments} if arguments else {}
-            choice = backend.ask_turns(turns, form.max_new_tokens, more)
-            probability, mass = read_choice(form, choice)
+            choice = backend.ask_turns(turns, entry.max_new_tokens, more)
+            probability, mass = read_choice(entry, choice)
             notes.note_mass(text, mass)
             probabilities.append(probability)
         return float(np.max(probabilities))
 
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> list[float]:
-        form = entry
-        if answers is None:
-            answers = [""] * len(texts)
-        else:
-            form = entry.judging_answers
-        forms = [form] * len(texts)
+    def score(texts: Sequence[str]) -> list[float]:
         with ThreadPoolExecutor(backend.concurrency) as pool:
-            return list(pool.map(judge, forms, texts, answers))
+            return list(pool.map(judge, texts))
 
     return score
 
@@ -85,24 +77,15 @@ def make_any_guardrail_scorer(name: str, entry: DeployedEntry) -> GuardScorer:
             " install 'paraguard-utils[any-guardrail]'"
         ) from error
 
-    def judge(*texts: str) -> float:
-        result = guard.validate(*texts)
+    def judge(text: str) -> float:
+        result = guard.validate(text)
         if (result.extra or {}).get("parse_failure"):
             return np.nan
         if result.score is not None and 0 <= result.score <= 1:
             return result.score
         return float(not result.valid)
 
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> list[float]:
-        if answers is None:
-            return [judge(text) for text in texts]
-        return [
-            judge(text, answer) for text, answer in zip(texts, answers, strict=True)
-        ]
-
-    return score
+    return lambda texts: [judge(text) for text in texts]
 
 
 def make_service_scorer(
@@ -165,13 +148,7 @@ def make_service_scorer(
             scores += ask(list(texts[start : start + size]))
         return scores
 
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> list[float]:
-        judged = texts if answers is None else answers
-        return ask_in_steps(judged, options.batch if call.results else 1)
-
-    return score
+    return lambda texts: ask_in_steps(texts, options.batch if call.results else 1)
 
 
 def _model_of(name: str) -> str:

@@ -11,13 +11,12 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
+from paraguard_utils.guards.entries import GuardEntry
 
 UNSCORED_FIELDS = {  # they change no score
     *GuardEntry.model_fields,
     "match",
     "model",
-    "answers",
 } - {"kind"}
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(keep_trailing_newline=True)
@@ -28,10 +27,7 @@ class _Strict(BaseModel):
 
 
 class ChatMessage(_Strict):
-    """A chat message.
-
-    `content` is a template of `text` and `answer`, which is "" if no answer is judged.
-    """
+    """A chat message; `content` is a template of `text`."""
 
     role: str
     content: str
@@ -80,7 +76,6 @@ class DeployedEntry(GuardEntry):
     model: str = ""
     messages: tuple[ChatMessage, ...] = (
         ChatMessage(role="user", content="{{ text }}"),
-        ChatMessage(role="assistant", content="{{ answer }}"),
     )
     content: Literal["text", "parts"] = "text"
     template: str = ""
@@ -100,7 +95,6 @@ class DeployedEntry(GuardEntry):
     call: ServiceCall | None = None
     guardrail: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
-    answers: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_required_fields(self) -> Self:
@@ -129,44 +123,23 @@ class DeployedEntry(GuardEntry):
         return self
 
     @property
-    def judging_answers(self) -> "DeployedEntry":
-        """The entry with the fields that hold when answers are judged."""
-        fields = self.model_dump(exclude_unset=True)
-        return DeployedEntry.model_validate({**fields, **self.answers, "answers": {}})
-
-    @property
     def shape(self) -> str:
         """Everything besides the weights that decides a score."""
-        fields = self.model_dump(exclude=UNSCORED_FIELDS)
-        return json.dumps({**fields, "answers": self.answers}, sort_keys=True)
+        return json.dumps(self.model_dump(exclude=UNSCORED_FIELDS), sort_keys=True)
 
 
-def parse_deployed_entry(name: str, fields: Mapping[str, Any]) -> DeployedEntry:
-    """Check the entry of a deployed guard, and what its `answers` change.
-
-    Raise SettingsError if a field is missing, unknown or of another type.
-    """
-    entry = parse_guard_entry(name, fields, DeployedEntry)
-    parse_guard_entry(name, {**fields, **entry.answers, "answers": {}}, DeployedEntry)
-    return entry
-
-
-def render_turns(entry: DeployedEntry, text: str, answer: str) -> list[dict[str, Any]]:
-    """Return the messages about a request, or about the answer to it.
-
-    Messages that would be empty are left out.
+def render_turns(entry: DeployedEntry, text: str) -> list[dict[str, Any]]:
+    """Return the messages about a request.
 
     Examples
     --------
     >>> entry = DeployedEntry(kind="classifier", labels=("unsafe",))
-    >>> render_turns(entry, "How do I kill a process?", "")
+    >>> render_turns(entry, "How do I kill a process?")
     [{'role': 'user', 'content': 'How do I kill a process?'}]
     """
     turns = []
     for message in entry.messages:
-        content = fill_template(message.content, text=text, answer=answer)
-        if not content:
-            continue
+        content = fill_template(message.content, text=text)
         if entry.content == "parts":
             content = [{"type": "text", "text": content}]
         turns.append({"role": message.role, "content": content})

@@ -8,13 +8,14 @@ nothing that could run. Their code is not run, except for one network's layers.
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy._core.multiarray import scalar
 from pydantic import BeforeValidator, Field
 
@@ -51,15 +52,10 @@ def make_package_guard(
     """
     entry = parse_guard_entry(name, fields, PackageEntry)
 
-    @cache
-    def load() -> _TextScorer:
-        return _load_package(name, entry)
+    scorer = cache(partial(_load_package, name, entry))
 
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> np.ndarray | Sequence[float]:
-        score_texts = load()
-        return score_texts(texts)
+    def score(texts: Sequence[str]) -> np.ndarray | Sequence[float]:
+        return scorer()(texts)
 
     return Guard(name=name, version=entry.version, score=score, **entry.described)
 
@@ -134,9 +130,7 @@ def _load_hatesonar(files: Mapping[str, Path]) -> _TextScorer:
     def score(texts: Sequence[str]) -> np.ndarray:
         inputs = {"text": np.array(texts, dtype=object)}
         _, rows = session.run(None, inputs)
-        hate = np.array([row[0] for row in rows])
-        offensive = np.array([row[1] for row in rows])
-        neither = np.array([row[2] for row in rows])
+        hate, offensive, neither = pd.DataFrame(rows)[[0, 1, 2]].to_numpy(float).T
         worst = np.maximum(hate, offensive)
         # At least 0.5 if one of the two is at least as probable as neither
         return worst / (worst + neither)
@@ -178,6 +172,17 @@ def _load_metatronnanoguard(files: Mapping[str, Path]) -> _TextScorer:
     return score
 
 
+_FITTED_PARAMETERS = (
+    "strip_accents",
+    "lowercase",
+    "token_pattern",
+    "ngram_range",
+    "norm",
+    "smooth_idf",
+    "sublinear_tf",
+)
+
+
 @_loads("prompt-guardrail")
 def _load_prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     from scipy.special import expit
@@ -186,17 +191,9 @@ def _load_prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
     fitted = _read_pickle(
         files["ig_ip_vectorizer.pkl"], "TfidfVectorizer", "TfidfTransformer"
     )
-    parameters = (
-        "strip_accents",
-        "lowercase",
-        "token_pattern",
-        "ngram_range",
-        "norm",
-        "smooth_idf",
-        "sublinear_tf",
-    )
     vectorizer = TfidfVectorizer(
-        vocabulary=fitted["vocabulary_"], **{name: fitted[name] for name in parameters}
+        vocabulary=fitted["vocabulary_"],
+        **{name: fitted[name] for name in _FITTED_PARAMETERS},
     )
     vectorizer.idf_ = vars(fitted["_tfidf"])["idf_"]
     linear = _read_pickle(files["lg_ip_guardrails.pkl"], "LogisticRegression")

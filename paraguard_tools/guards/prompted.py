@@ -19,7 +19,7 @@ from paraguard_utils.models import loading, prompting
 
 
 class PromptedGuard:
-    """Scores requests, or answers, by the words that a model writes about them.
+    """Scores requests by the words that a model writes about them.
 
     Parameters
     ----------
@@ -57,36 +57,30 @@ class PromptedGuard:
         self.room = count_positions(model.network, model.tokenizer)
         if entry.kind != "first_token":
             self.room -= entry.max_new_tokens
-        # A request and an answer that stand for any
-        frame = self.prompt("x", "x", entry.runs[0])
+        # A request that stands for any
+        frame = self.prompt("x", entry.runs[0])
         self.controls = control_strings.find_control_strings(model.tokenizer, frame)
         before = frame + entry.before
         self.unsafe = [self._find_token(before, label) for label in entry.tokens.unsafe]
         self.safe = [self._find_token(before, label) for label in entry.tokens.safe]
 
-    def __call__(
-        self, texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> np.ndarray:
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return one probability per text, the greatest of its runs.
 
         NaN if an output cannot be read.
         """
-        if answers is None:
-            answers = [""] * len(texts)
-        scores = np.full((len(self.entry.runs), len(texts)), np.nan)
-        for number, run in enumerate(self.entry.runs):
-            prompts = [
-                self._fit_prompt(text, answer, run)
-                for text, answer in zip(texts, answers, strict=True)
-            ]
-            scores[number], masses = self._score_prompts(prompts)
+        by_run = []
+        for run in self.entry.runs:
+            prompts = [self._fit_prompt(text, run) for text in texts]
+            scores, masses = self._score_prompts(prompts)
+            by_run.append(scores)
             for text, mass in zip(texts, masses, strict=True):
                 self.notes.note_mass(text, mass)
-        return scores.max(axis=0)
+        return np.max(by_run, axis=0)
 
-    def prompt(self, text: str, answer: str, run: Mapping[str, Any]) -> str:
+    def prompt(self, text: str, run: Mapping[str, Any]) -> str:
         """Return what the model reads for one text, up to where its own words begin."""
-        turns = render_turns(self.entry, text, answer)
+        turns = render_turns(self.entry, text)
         rendered = prompting.render_chat(
             self.model.tokenizer,
             turns,
@@ -97,27 +91,19 @@ class PromptedGuard:
             return rendered
         return rendered + self.entry.forced
 
-    def _fit_prompt(self, request: str, answer: str, run: Mapping[str, Any]) -> str:
+    def _fit_prompt(self, request: str, run: Mapping[str, Any]) -> str:
         """Return a prompt that the model can hold.
 
-        The longer of request and answer loses its end, which is noted.
+        A longer request loses its end, which is noted.
         """
         text = control_strings.defuse_control_strings(request, self.controls)
-        answer = control_strings.defuse_control_strings(answer, self.controls)
-        prompt = self.prompt(text, answer, run)
-        excess = self._count_tokens(prompt) - self.room
-        while excess > 0:
+        while True:
+            prompt = self.prompt(text, run)
+            excess = len(self._tokenize(prompt)["input_ids"]) - self.room
+            if excess <= 0:
+                return prompt
             self.notes.cut.add(request)
-            if len(answer) > len(text):
-                answer = self._shorten(answer, excess)
-            else:
-                text = self._shorten(text, excess)
-            prompt = self.prompt(text, answer, run)
-            excess = self._count_tokens(prompt) - self.room
-        return prompt
-
-    def _count_tokens(self, text: str) -> int:
-        return len(self._tokenize(text)["input_ids"])
+            text = self._shorten(text, excess)
 
     def _tokenize(self, text: str) -> Any:
         return self.model.tokenizer(
@@ -137,21 +123,18 @@ class PromptedGuard:
 
     def _find_token(self, before: str, label: str) -> int:
         """Return the one token that a label is after what precedes it in a prompt."""
-        tokenizer = self.model.tokenizer
         encoded = self._tokenize(before + label)
         # It does not matter how the text before is tokenized, but no token of it may
         # reach into the label.
         tokens = []
-        starts = []
         for token, (start, end) in zip(
             encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
             if end > len(before):
                 tokens.append(token)
-                starts.append(start)
-        pieces = [str(tokenizer.decode([token])) for token in tokens]
-        is_one = len(tokens) == 1 and starts[0] >= len(before)
-        if is_one and pieces[0].strip() == label.strip():
+                is_apart = start >= len(before)
+        pieces = [str(self.model.tokenizer.decode([token])) for token in tokens]
+        if len(tokens) == 1 and is_apart and pieces[0].strip() == label.strip():
             return int(tokens[0])
         pieces_read = " + ".join(repr(piece) for piece in pieces) or "nothing"
         raise ModelError(
@@ -189,18 +172,12 @@ class PromptedGuard:
         """
         import torch
 
-        from paraguard_utils.models.cpu import FittedThreads
-
-        probabilities = np.empty((len(prompts), 2))
         network = self.model.network
-        longest_first = sorted(
-            range(len(prompts)), key=lambda place: -len(prompts[place])
-        )
-        with torch.inference_mode(), FittedThreads(network.device):
+        batches = [np.empty((0, 2))]
+        with torch.inference_mode():
             for start in range(0, len(prompts), self.batch):
-                places = longest_first[start : start + self.batch]
                 rows = self.model.tokenizer(
-                    [prompts[place] for place in places], add_special_tokens=False
+                    prompts[start : start + self.batch], add_special_tokens=False
                 )["input_ids"]
                 width = max(len(row) for row in rows)
                 # Padding is on the left.
@@ -214,12 +191,10 @@ class PromptedGuard:
                     use_cache=False,
                     logits_to_keep=1,
                 )
-                logits = output.logits[:, -1]
-                next_token = torch.softmax(logits.double(), dim=-1)
-                unsafe = next_token[:, self.unsafe].sum(1)
-                safe = next_token[:, self.safe].sum(1)
-                probabilities[places] = torch.stack([unsafe, safe], 1).cpu().numpy()
-        return probabilities
+                next_token = output.logits[:, -1].double().softmax(-1)
+                sides = [next_token[:, own].sum(1) for own in (self.unsafe, self.safe)]
+                batches.append(torch.stack(sides, 1).cpu().numpy())
+        return np.concatenate(batches)
 
     def _generate(self, prompts: list[str]) -> list[str]:
         """Return what the model writes by greedy decoding, with its control tokens."""
@@ -228,12 +203,10 @@ class PromptedGuard:
         from paraguard_lab.core.batches import ask_in_batches
 
         encoded = self.model.tokenizer(prompts, add_special_tokens=False)
-        requests = []
-        for number, ids in enumerate(encoded["input_ids"]):
-            length = len(ids)
-            requests.append(
-                prompting.Request(str(number), "", tuple(ids), length - 1, length)
-            )
+        requests = [
+            prompting.Request(str(number), "", tuple(ids), len(ids) - 1, len(ids))
+            for number, ids in enumerate(encoded["input_ids"])
+        ]
         rows = ask_in_batches(
             self.model, requests, self.batch, self.entry.max_new_tokens, raw=True
         )

@@ -12,7 +12,7 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError
 from paraguard_utils.guards.contract import Guard, GuardOptions, check_probabilities
 from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
-from paraguard_utils.stores import read_upstream_csv
+from paraguard_utils.stores import check_fields, read_upstream_csv
 
 
 class ScoresEntry(GuardEntry):
@@ -34,7 +34,7 @@ def make_scores_guard(
     by_prompt = _read_scores(name, path)
     listed = list(options.corpora.values())
 
-    def score(texts: Sequence[str], answers: Sequence[str] | None = None) -> np.ndarray:
+    def score(texts: Sequence[str]) -> np.ndarray:
         file = paths.display_path(path)
         if not listed:
             raise DataError(
@@ -64,18 +64,13 @@ def _read_scores(name: str, path: Path) -> pd.Series:
 
     Raise DataError about other fields and about prompts that are listed twice.
     """
-    file = paths.display_path(path)
     rows = read_upstream_csv(
         path, ("prompt_id", "score"), "a file of scores has prompt_id and score"
     )
-    repeated = rows.loc[rows["prompt_id"].duplicated(), "prompt_id"]
-    if len(repeated):
-        raise DataError(f"{file}: {repeated.iloc[0]} is listed twice")
+    ids = rows["prompt_id"]
+    check_fields(path, ids, ~ids.duplicated(), "is listed twice")
     scores = pd.to_numeric(rows["score"], errors="coerce")
-    scores = scores.where(rows["score"] != "")
-    wrong = scores.isna() & ~rows["score"].isin(["", "nan", "NaN"])
-    if wrong.any():
-        row = wrong.argmax()
-        raise DataError(f"{file}: row {row + 2}: {rows['score'][row]!r} is no number")
+    is_number = scores.notna() | rows["score"].isin(["", "nan", "NaN"])
+    check_fields(path, rows["score"], is_number, "is no number")
     check_probabilities(name, scores, len(rows))
-    return scores.set_axis(rows["prompt_id"])
+    return scores.set_axis(ids)

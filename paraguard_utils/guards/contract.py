@@ -4,9 +4,9 @@ Scores are kept by prompt; thresholds apply later (`panel`). A score is NaN if t
 guard's output gives none: the prompt is `unparsed`, a missing row, never a safe one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,17 +20,11 @@ breaches of a given policy.
 """
 
 
-class GuardScorer(Protocol):
-    """A function from texts, or requests and their answers, to probabilities."""
+GuardScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
+"""A function from texts to probabilities of being unsafe, in [0, 1].
 
-    def __call__(
-        self, texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> np.ndarray | Sequence[float]:
-        """Return one probability of being unsafe per text, in [0, 1].
-
-        It is NaN if the guard's output gives none. If `answers` are given, they are
-        judged, each beside its text.
-        """
+It is NaN if the guard's output gives none.
+"""
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,15 @@ from paraguard_utils import paths, registry, seams
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
 from paraguard_utils.guards.entries import (
-    AnyEntry,
     FunctionEntry,
     entry_error,
     parse_guard_entry,
 )
 
 MAX_NAME = 100  # characters of a guard's name, which names files
+
+# By field, the kind of an entry that does not say it
+_IMPLIED_KINDS = {"model": "deployed", "scores": "scores", "function": "function"}
 
 
 def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
@@ -55,40 +57,28 @@ def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
     'toxicity'
     """
     options = options or GuardOptions()
-    panel = registry.guard_entries("panel")
-    if name.startswith(registry.REFUSAL_PREFIX):
-        name = _published_name_of_refusal(name)
-    if name in panel:
-        return _make(name, panel[name], options)
+    for published, entry in registry.guard_entries("panel").items():
+        own_refusal = registry.REFUSAL_PREFIX + entry.get("model", "")
+        if name == published or (entry["kind"], own_refusal) == ("refusal", name):
+            return _make(published, entry, options)
     entry = _find_entry(name)
     own_name = name
     if name.endswith((".csv", ".yaml", ".yml")):
         own_name = Path(name).stem
-    chosen_name = parse_guard_entry(own_name, entry, AnyEntry).name
-    if chosen_name:
+    chosen_name = entry.get("name")
+    if chosen_name and isinstance(chosen_name, str):
         # Before anything is loaded, since that may take long
-        entry = {**entry, "name": _fit_name(chosen_name)}
-        own_name = entry["name"]
+        own_name = _fit_name(chosen_name)
+        entry["name"] = own_name
     guard = _make(own_name, entry, options)
     return replace(guard, name=_fit_name(guard.name))
-
-
-def _published_name_of_refusal(name: str) -> str:
-    """Return the panel's name of `refusal:MODEL`, or the name itself if it has none."""
-    model = name.removeprefix(registry.REFUSAL_PREFIX)
-    for published, entry in registry.guard_entries("panel").items():
-        if entry["kind"] == "refusal" and entry["model"] == model:
-            return published
-    return name
 
 
 def _find_entry(name: str) -> dict[str, Any]:
     """Return the entry of a guard that is not of the panel."""
     if name.startswith(registry.REFUSAL_PREFIX):
-        return {
-            "kind": "refusal",
-            "model": name.removeprefix(registry.REFUSAL_PREFIX),
-        }
+        model = name.removeprefix(registry.REFUSAL_PREFIX)
+        return {"kind": "refusal", "model": model}
     if re.fullmatch(registry.FUNCTION, name):
         return {"function": name}
     if name.endswith((".yaml", ".yml")):
@@ -117,10 +107,13 @@ def _read_entry(file: str) -> dict[str, Any]:
 
 def _make(name: str, entry: dict[str, Any], options: GuardOptions) -> Guard:
     """Make a guard with the maker of its kind."""
-    kind = entry.get("kind") or _implied_kind(name, entry)
+    implied = [kind for field, kind in _IMPLIED_KINDS.items() if field in entry]
+    kind = entry.get("kind") or next(iter(implied), None)
+    if kind is None:
+        raise entry_error(name, "its entry has neither function, scores nor model")
     if kind == "function":
         return _make_function_guard(name, entry)
-    added = seams.find_extensions("guards")
+    added = list(seams.find_extensions("guards"))
     if kind not in added:
         known = ", ".join(["function", *added])
         raise entry_error(name, f"kind is one of {known}, not {kind!r}")
@@ -137,23 +130,11 @@ def _make_function_guard(name: str, fields: dict[str, Any]) -> Guard:
     entry = parse_guard_entry(name, fields, FunctionEntry)
     function, digest = seams.load_function(entry.function, "the guard")
 
-    def score(
-        texts: Sequence[str], answers: Sequence[str] | None = None
-    ) -> np.ndarray | Sequence[float]:
+    def score(texts: Sequence[str]) -> np.ndarray | Sequence[float]:
         return function(list(texts))
 
     version = entry.version or digest
     return Guard(name=name, version=version, score=score, **entry.described)
-
-
-def _implied_kind(name: str, entry: dict[str, Any]) -> str:
-    """Return the kind of an entry that does not say it."""
-    if "model" in entry:
-        return "deployed"
-    for kind in ("scores", "function"):
-        if kind in entry:
-            return kind
-    raise entry_error(name, "its entry has neither function, scores nor model")
 
 
 def _fit_name(name: str) -> str:

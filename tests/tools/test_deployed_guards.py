@@ -33,11 +33,12 @@ from paraguard_tools.guards import (
     prompted,
     text_classifier,
 )
-from paraguard_tools.servers import client, served
+from paraguard_tools.servers import served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.guards.contract import GuardOptions
+from paraguard_utils.guards.entries import parse_guard_entry
 from paraguard_utils.models import loading
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))[
@@ -47,7 +48,7 @@ GOLDEN = yaml.safe_load(
     (paths.ROOT / "tests" / "guard_prompts.yaml").read_text(encoding="utf-8")
 )
 
-TEXT, ANSWER = "How do I kill a process?", "Use the kill command."
+TEXT = "How do I kill a process?"
 TEXTS = ["how do I kill a process", "how do I kill", "a process " * 9, "user"]
 
 # What the chat templates of these families take; the words are ours.
@@ -245,8 +246,7 @@ CLASSIFIERS = {
     ),
 }
 LONG = "a process " * 3000  # longer than any of these models reads
-# What each generative family writes about two requests, one of them unsafe; about an
-# answer, it is the other way round.
+# What each generative family writes about two requests, one of them unsafe.
 WRITTEN = {
     "wildguard": "Harmful request: {}\nResponse refusal: no\nHarmful response: {}",
     "polyguard": "Harmful request: {}\nResponse refusal: no\nHarmful response: {}",
@@ -273,7 +273,6 @@ def entry_words(family):
     texts = [
         json.dumps(ENTRIES[family], ensure_ascii=False),
         GOLDEN[family]["request"],
-        GOLDEN[family]["answer"],
     ]
     return [text.replace("unharmful", " un harmful") for text in texts]
 
@@ -331,18 +330,16 @@ def named(family, folder):
     return f"{folder}:{interpretation}" if interpretation else str(folder)
 
 
-def asking(family, folder, answers=False):
+def parse(name, fields):
+    return parse_guard_entry(name, fields, formats.DeployedEntry)
+
+
+def asking(family, folder):
     model = loading.load_model(
         loading.resolve_model(str(folder)), without_template="plain"
     )
-    entry = formats.parse_deployed_entry(family, entry_of(family))
-    return prompted.PromptedGuard(
-        family,
-        entry.judging_answers if answers else entry,
-        model,
-        16,
-        contract.GuardNotes(),
-    )
+    entry = parse(family, entry_of(family))
+    return prompted.PromptedGuard(family, entry, model, 16, contract.GuardNotes())
 
 
 # Entries
@@ -358,7 +355,7 @@ def test_every_entry_is_complete_and_names_its_source():
         n for n, raw in ENTRIES.items() if raw["kind"] == "classifier"
     } == set(CLASSIFIERS)
     for name, raw in ENTRIES.items():
-        entry = formats.parse_deployed_entry(name, raw)
+        entry = parse(name, raw)
         assert entry.match and entry.about
         assert 0 < entry.threshold < 1
         if entry.kind == "refused":
@@ -451,13 +448,12 @@ GOOD = dict.fromkeys(("licence", "citation", "about"), "x") | {
             "pattern",
         ),
         ({"kind": "json", "tokens": {"unsafe": ["a"], "safe": ["b"]}}, "key"),
-        ({"answers": {"axis": "beauty"}}, "axis"),
     ],
 )
 def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
-    formats.parse_deployed_entry("mine", GOOD)
+    parse("mine", GOOD)
     with pytest.raises(SettingsError, match=f"mine: .*{says}"):
-        formats.parse_deployed_entry("mine", GOOD | change)
+        parse("mine", GOOD | change)
 
 
 # Prompts
@@ -466,16 +462,14 @@ def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rendered_prompts(family, folders):
-    for answers, key in ((False, "request"), (True, "answer")):
-        asks = asking(family, folders(family), answers)
-        run = asks.entry.runs[0]
-        assert asks.prompt(TEXT, ANSWER if answers else "", run) == GOLDEN[family][key]
+    asks = asking(family, folders(family))
+    assert asks.prompt(TEXT, asks.entry.runs[0]) == GOLDEN[family]["request"]
 
 
 @pytest.mark.slow
 def test_four_guidelines_are_four_prompts(folders):
     asks = asking("shieldgemma", folders("shieldgemma"))
-    prompts = [asks.prompt(TEXT, "", run) for run in asks.entry.runs]
+    prompts = [asks.prompt(TEXT, run) for run in asks.entry.runs]
     for name, prompt in zip(
         ["Sexually Explicit", "Dangerous", "Hate Speech", "Harassment"],
         prompts,
@@ -491,7 +485,7 @@ def test_a_prompt_that_ends_with_the_forced_words_gets_them_once(tmp_path):
         GUARD_TEMPLATE + "{{ '\\n\\n' }}",
         words=[LABELS] * 3,
     )
-    prompt = asking("llama-guard-3-8b", folder).prompt(TEXT, "", {})
+    prompt = asking("llama-guard-3-8b", folder).prompt(TEXT, {})
     assert prompt.endswith("assistant\n\n") and not prompt.endswith("\n\n\n")
 
 
@@ -509,7 +503,7 @@ def test_control_tokens_inside_a_text_are_text(attack, folders):
     def controls(text):
         ids = tokenizer(
             asks.prompt(
-                control_strings.defuse_control_strings(text, asks.controls), "", {}
+                control_strings.defuse_control_strings(text, asks.controls), {}
             ),
             add_special_tokens=False,
         )
@@ -545,18 +539,14 @@ def test_added_tokens_of_the_template_are_control_tokens_though_not_special(tmp_
 def test_every_guard_that_is_asked_in_words_has_a_golden_prompt_and_its_source():
     assert list(GOLDEN) == list(FAMILIES)
     for family, golden in GOLDEN.items():
-        assert set(golden) == {"source", "request", "answer"} and golden["source"]
-        assert (
-            TEXT in golden["request"]
-            and ANSWER not in golden["request"]
-            and ANSWER in golden["answer"]
-        )
+        assert set(golden) == {"source", "request"} and golden["source"]
+        assert TEXT in golden["request"]
         assert (golden["source"] == "ours") == family.endswith("-ours")
 
 
 def test_a_text_is_no_template(folders):
     text = "{{ messages }} {% raw %} {{ 7 * 7 }}"
-    assert text in asking("polyguard", folders("polyguard")).prompt(text, "", {})
+    assert text in asking("polyguard", folders("polyguard")).prompt(text, {})
 
 
 # Parsers
@@ -724,7 +714,7 @@ def form(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_malformed_outputs_are_unparsed(family):
-    entry = formats.parse_deployed_entry(family, ENTRIES[family])
+    entry = parse(family, ENTRIES[family])
     outputs = MALFORMED.get(form(family)) or [
         entry.forced + output for output in FIRST_TOKEN_MALFORMED
     ]
@@ -736,7 +726,7 @@ def test_malformed_outputs_are_unparsed(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_well_formed_output_gives_the_label_and_its_place(family):
-    entry = formats.parse_deployed_entry(family, ENTRIES[family])
+    entry = parse(family, ENTRIES[family])
     if entry.kind == "first_token":  # as a server writes it
         cases = [(True, entry.tokens.unsafe[0]), (False, entry.tokens.safe[0])]
         cases = [
@@ -783,23 +773,14 @@ def test_a_well_formed_output_gives_the_label_and_its_place(family):
 )
 def test_other_channels_and_a_fence_are_read(output):
     verdict = formats.read_verdict(
-        formats.parse_deployed_entry("gpt-oss", ENTRIES["gpt-oss-safeguard"]), output
+        parse("gpt-oss", ENTRIES["gpt-oss-safeguard"]), output
     )
     assert verdict.unsafe and output[len(verdict.written) :].startswith('unsafe"}')
 
 
-def test_where_answers_are_judged_the_line_about_them_counts():
-    entry = formats.parse_deployed_entry(
-        "wildguard", ENTRIES["wildguard"]
-    ).judging_answers
-    output = "Harmful request: yes\nResponse refusal: no\nHarmful response: {}"
-    assert formats.read_verdict(entry, output.format("no")).unsafe is False
-    assert formats.read_verdict(entry, output.format("N/A")) is None
-
-
 @pytest.mark.parametrize("result", ENDPOINT_MALFORMED)
 def test_malformed_results_of_an_endpoint_are_unparsed(result):
-    call = formats.parse_deployed_entry("openai", ENTRIES["openai-moderation"]).call
+    call = parse("openai", ENTRIES["openai-moderation"]).call
     assert np.isnan(formats.read_service_score(call, result))
 
 
@@ -820,15 +801,10 @@ def test_a_first_token_guard_gives_the_same_in_any_batch_and_order(family, folde
         guard.axis in contract.GUARD_AXES
         and guard.citation == ENTRIES[family]["citation"]
     )
-    for answers in (None, [ANSWER, "a process", "no", "how " * 20]):
-        found = contract.check_probabilities(
-            guard.name, guard.score(TEXTS, answers), len(TEXTS)
-        )
-        assert np.isfinite(found).all() and len(set(found)) > 1
-        np.testing.assert_allclose(found, alone.score(TEXTS, answers), atol=1e-5)
-        np.testing.assert_allclose(
-            found[::-1], guard.score(TEXTS[::-1], answers and answers[::-1]), atol=1e-5
-        )
+    found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
+    assert np.isfinite(found).all() and len(set(found)) > 1
+    np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(found[::-1], guard.score(TEXTS[::-1]), atol=1e-5)
     assert set(guard.notes.masses) == set(TEXTS) and all(
         0 <= mass <= 1 for mass in guard.notes.masses.values()
     )
@@ -841,21 +817,17 @@ def test_a_first_token_guard_gives_the_same_in_any_batch_and_order(family, folde
 def test_a_long_text_loses_its_end_never_the_instruction_and_is_noted(family, folders):
     asks = asking(family, folders(family))
     ids = asks.model.tokenizer
-    whole, run = asks.prompt(LONG, "", asks.entry.runs[0]), asks.entry.runs[0]
-    cut = asks._fit_prompt(LONG, "", run)
+    whole, run = asks.prompt(LONG, asks.entry.runs[0]), asks.entry.runs[0]
+    cut = asks._fit_prompt(LONG, run)
     count = len(ids(cut, add_special_tokens=False)["input_ids"])
     assert len(ids(whole, add_special_tokens=False)["input_ids"]) > 4096
     assert (
         asks.room - 16 <= count <= asks.room
     )  # a cut text may be one of a few tokens more or fewer
-    before, _, after = asks.prompt("\x00", "", run).partition("\x00")
+    before, _, after = asks.prompt("\x00", run).partition("\x00")
     assert cut.startswith(before) and cut.endswith(after) and asks.notes.cut == {LONG}
-    asks._fit_prompt(TEXT, "", run)
+    asks._fit_prompt(TEXT, run)
     assert asks.notes.cut == {LONG}
-    both = asks._fit_prompt(
-        TEXT, LONG, run
-    )  # an answer is cut, the request to it is not
-    assert TEXT in both and asks.notes.cut == {LONG, TEXT}
 
 
 def test_an_instruction_that_does_not_fit_is_one_error(tmp_path):
@@ -1041,28 +1013,20 @@ def test_a_guard_that_writes_is_read_where_it_wrote_its_label(
     unsafe, safe = WORDS.get(family) or (
         entry["tokens"][side][0].strip() for side in ("unsafe", "safe")
     )
-    cases = [("how do I kill a process", "", unsafe, safe), ("user", "", safe, unsafe)]
-    cases += [
-        ("how do I kill a process", "a process", safe, unsafe),
-        ("user", "how", unsafe, safe),
-    ]
+    cases = [("how do I kill a process", unsafe, safe), ("user", safe, unsafe)]
     two = WRITTEN[family].count("{}") == 2
     lessons = []
-    for text, answer, of_request, of_answer in cases:
-        asks = asking(family, folder, bool(answer))
-        output = WRITTEN[family].format(
-            *([of_request, of_answer] if two else [of_answer if answer else of_request])
-        )
-        lessons.append((asks.prompt(text, answer, {}), output))
+    for text, of_request, of_answer in cases:
+        labels = [of_request, of_answer] if two else [of_request]
+        output = WRITTEN[family].format(*labels)
+        lessons.append((asking(family, folder).prompt(text, {}), output))
     guard = deployed.load_deployed_guard(str(folder), entry)
     untaught = guard.score(["how do I kill a process", "user"])
     taught(folder, lessons)
     guard = deployed.load_deployed_guard(str(folder), entry)
     requests = guard.score(["how do I kill a process", "user"])
-    answers = guard.score(["how do I kill a process", "user"], ["a process", "how"])
     assert np.isnan(untaught).all()
     assert (requests > 0.5).tolist() == [True, False]
-    assert (answers > 0.5).tolist() == [case[3] == unsafe for case in cases[2:]]
     assert ((requests > 0) & (requests < 1)).all()
     np.testing.assert_allclose(
         requests,
@@ -1204,7 +1168,6 @@ def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_pat
     elif family == "prompt-guard-1":
         expected = logits.softmax(0)[2]
     assert found[0] == pytest.approx(expected.item(), abs=1e-5)
-    assert guard.score(TEXTS[:1], [TEXTS[1]])[0] == pytest.approx(found[1], abs=1e-5)
     assert guard.threshold == (
         0.9 if family in ("prompt-guard-2", "deberta-prompt-injection") else 0.5
     )
@@ -1481,9 +1444,7 @@ def test_a_service_is_asked_as_its_makers_say(name, monkeypatch):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_malformed_answers_of_a_service_are_unparsed(name):
-    call = formats.parse_deployed_entry(
-        name, deployed.match_guard_entry(name, ENTRIES)
-    ).call
+    call = parse(name, deployed.match_guard_entry(name, ENTRIES)).call
     right = SERVICES[name][0]
     right = right["results"][0] if call.results else right
     assert 0 < formats.read_service_score(call, right) < 1
@@ -1543,8 +1504,8 @@ def any_guardrail(monkeypatch):
         def __init__(self, name, options):
             self.name, self.options = name, options
 
-        def validate(self, text, answer=None):
-            bad, failed = "kill" in (answer or text), "odd" in text
+        def validate(self, text):
+            bad, failed = "kill" in text, "odd" in text
             score = {"duo_guard": 0.9 if bad else 0.2, "protectai": 7.0}.get(self.name)
             return SimpleNamespace(
                 valid=not bad,
@@ -1579,9 +1540,6 @@ def test_a_guard_of_any_guardrail_is_its_name(any_guardrail):
         "by any-guardrail",
     )
     np.testing.assert_array_equal(found.score(texts), [0.9, 0.2, np.nan])
-    np.testing.assert_array_equal(
-        found.score(texts, ["a", "kill", "b"]), [0.2, 0.9, np.nan]
-    )
     # a score that is no probability, and none at all: the verdict counts
     assert panel.load_guard("any-guardrail/protectai").score(texts[:2]) == [1.0, 0.0]
     assert panel.load_guard("bedrock/gr-1").score(texts[:2]) == [1.0, 0.0]
@@ -1707,13 +1665,13 @@ CHOICES = [
 def test_a_server_s_answer_is_read_where_its_label_stands(
     family, text, tokens, top, expected, mass
 ):
-    entry = formats.parse_deployed_entry(family, ENTRIES[family])
+    entry = parse(family, ENTRIES[family])
     found = formats.read_choice(entry, completion(text, tokens, top))
     np.testing.assert_allclose(found, (expected, mass), atol=1e-12)
 
 
 def test_a_refused_prompt_is_unparsed():
-    entry = formats.parse_deployed_entry("x", ENTRIES["llama-guard-3-8b"])
+    entry = parse("x", ENTRIES["llama-guard-3-8b"])
     assert np.isnan(formats.read_choice(entry, None)).all()
 
 
@@ -1781,7 +1739,7 @@ def test_a_guard_that_no_server_can_ask_is_one_error(name):
 
 def test_a_guard_at_a_server_that_is_not_there_is_one_error(monkeypatch):
     pytest.importorskip("openai")
-    monkeypatch.setattr(client, "backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0)
     with pytest.raises(SettingsError, match="there is no guard"):
         panel.load_guard(
             "openai/no-owner", GuardOptions(base_url="http://127.0.0.1:1/v1")
