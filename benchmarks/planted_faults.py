@@ -202,12 +202,12 @@ FAULTS = [
         "framed[kept].sum() > limits.max_framed",
     ),
     Fault(
-        "estimates.Studentized",
+        "estimates.bootstrap_t_interval",
         "np.percentile(known, [97.5, 2.5])",
         "np.percentile(known, [2.5, 97.5])",
     ),
     Fault(
-        "estimates.studentize",
+        "estimates.estimate_with_error",
         "(influence**2 * counts)",
         "(influence**2)",
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis.excess import HEADLINE_MEASURES
-from paraguard_lab.core.inference import adjust_holm
+from paraguard_lab.core.inference import adjust_holm, two_sided_p
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.schemas import Table
 
@@ -34,15 +34,16 @@ def compare_systems(
     -------
     Table
         measure, first, second, difference (first minus second) with its interval; p,
-        two-sided (`Estimate.p`); p_holm, adjusted by Holm over the pairs of systems of
-        one measure. NaN if an estimate is undefined.
+        two-sided (`inference.two_sided_p`); p_holm, adjusted by Holm over the pairs of
+        systems of one measure. NaN if an estimate is undefined.
     """
     rows = []
     for measure in measures:
         for first, second in itertools.combinations(estimates, 2):
             difference = estimates[first][measure] - estimates[second][measure]
             value, low, high = difference
-            rows.append((measure, first, second, value, low, high, difference.p))
+            p = two_sided_p(difference)
+            rows.append((measure, first, second, value, low, high, p))
     columns = ["measure", "first", "second", "difference"]
     columns += ["difference_low", "difference_high", "p"]
     table = pd.DataFrame(rows, columns=columns)  # one system has no difference

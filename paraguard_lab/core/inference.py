@@ -20,6 +20,24 @@ POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors of the smallest change that four of five samples would show."""
 
 
+def standard_error(estimate: Estimate) -> float:
+    """Return the standard deviation of the defined draws; NaN if fewer than two are."""
+    known = estimate.draws[np.isfinite(estimate.draws)]
+    return float(known.std()) if len(known) > 1 else np.nan
+
+
+def two_sided_p(estimate: Estimate) -> float:
+    """Return the bootstrap p of zero: twice the smaller share of draws on a side.
+
+    NaN if fewer than two draws are defined.
+    """
+    known = estimate.draws[np.isfinite(estimate.draws)]
+    if len(known) < 2:
+        return np.nan
+    n_beyond = min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
+    return float(min(1.0, 2 * (1 + n_beyond) / (1 + len(known))))
+
+
 def estimate_kappa(
     clusters: ClusterBootstrap, cluster_ids: Strings, first: Strings, second: Strings
 ) -> Estimate:

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from paraguard_lab.analysis import predictions
-from paraguard_lab.core.inference import POWER_ERRORS
+from paraguard_lab.core.inference import POWER_ERRORS, standard_error
 from paraguard_lab.remedies import decisions, first_token, utility, verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_lab.remedies.contract import Remedy
@@ -304,7 +304,7 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
         "too_few_for_change": name != UNTOUCHED and (too_few or too_few_before),
     }
     for measure in CHANGE_MEASURES:
-        error = changes[f"{measure}_change"].error or np.nan
+        error = standard_error(changes[f"{measure}_change"]) or np.nan
         row[f"{measure}_detectable"] = POWER_ERRORS * error
     row["over_p"] = normal_p(over_curve)
     row |= to_columns(effects | changes | {"over_curve": over_curve})
@@ -318,9 +318,10 @@ def normal_p(estimate: Estimate) -> float:
 
     The standard error is that of its resamples; NaN if it is 0.
     """
-    if not estimate.error:
+    error = standard_error(estimate)
+    if not error:
         return np.nan
-    return float(2 * ndtr(-abs(estimate.value) / estimate.error))
+    return float(2 * ndtr(-abs(estimate.value) / error))
 
 
 def measure_remedies(

@@ -291,19 +291,18 @@ def bootstrap_log_ratio(
         0 without an interval if the logarithm is minus infinity, and NaN if it is
         undefined.
     """
-    found = studentize(clusters, sums, log_ratio)
-    ratios = np.exp(np.where(np.isposinf(found.draws), np.nan, found.draws))
-    if np.isneginf(found.value):
+    logarithm = studentize(clusters, sums, log_ratio)
+    draws = logarithm.draws
+    ratios = np.exp(np.where(np.isposinf(draws), np.nan, draws))
+    if np.isneginf(logarithm.value):
         return Estimate(0.0, np.nan, np.nan, ratios)
-    if not np.isfinite(found.value):
-        return Estimate(np.nan, np.nan, np.nan, np.full(len(ratios), np.nan))
-    # No cluster of such a resample is decided both ways.
-    found.centred[np.isneginf(found.draws)] = -np.inf
+    if not np.isfinite(logarithm.value):
+        return clusters.undefined()
     with np.errstate(over="ignore"):
-        low, high = np.exp(found.ends())
+        value, low, high = np.exp(logarithm)
     if not np.isfinite(high):
         high = np.nan
-    return Estimate(np.exp(found.value), low, high, ratios)
+    return Estimate(value, low, high, ratios)
 
 
 def estimate_ratio_difference(
@@ -328,9 +327,7 @@ def estimate_ratio_difference(
         slopes = [one[:, None] * slopes_one, -other[:, None] * slopes_other]
         return one - other, np.hstack(slopes)
 
-    found = studentize(clusters, np.hstack([first_sums, second_sums]), difference)
-    low, high = found.ends()
-    return Estimate(found.value, low, high, found.draws)
+    return studentize(clusters, np.hstack([first_sums, second_sums]), difference)
 
 
 # --- Isolation

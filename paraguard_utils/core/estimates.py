@@ -24,8 +24,8 @@ SEED = 20251201
 MIN_REFUSALS = 30  # CI and CR of fewer rejections than this are flagged
 
 MIN_MIXED = 10
-"""With fewer clusters decided both ways than this, percentile intervals are too narrow
-to judge the excess.
+"""With fewer clusters decided both ways than this, intervals are too narrow to judge
+DR, rephrasing or the excess.
 """
 
 MAX_SEPARATE_CLUSTERS = 20_000
@@ -33,7 +33,7 @@ MAX_SEPARATE_CLUSTERS = 20_000
 hundred different contents.
 """
 
-_RESAMPLES_AT_ONCE = 250  # whose influences are held in memory at a time
+_RESAMPLES_AT_ONCE = 250  # what is computed of so many is held in memory at a time
 
 # A standardized value whose variance in a resample is at most this has no spread there
 _MIN_VARIANCE = 1e-9
@@ -88,26 +88,6 @@ class Estimate(_Interval):
         low, high = np.percentile(known, [2.5, 97.5])
         return cls(value, low, high, draws)
 
-    @property
-    def error(self) -> float:
-        """The standard deviation of the defined draws; NaN if fewer than two are."""
-        known = self.draws[np.isfinite(self.draws)]
-        if len(known) < 2:
-            return np.nan
-        return float(known.std())
-
-    @property
-    def p(self) -> float:
-        """Two-sided bootstrap p of zero: twice the smaller share of draws on a side.
-
-        NaN if fewer than two draws are defined.
-        """
-        known = self.draws[np.isfinite(self.draws)]
-        if len(known) < 2:
-            return np.nan
-        n_beyond = min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-        return float(min(1.0, 2 * (1 + n_beyond) / (1 + len(known))))
-
     def __sub__(self, other: "Estimate") -> "Estimate":
         """Subtract an estimate over the same clusters, paired by resample.
 
@@ -156,7 +136,7 @@ class ClusterBootstrap:
         names = sorted(set(cluster_ids))
         if multiplicity is None:
             multiplicity = np.ones(len(names))
-        self.codes = pd.Series({name: code for code, name in enumerate(names)})
+        self.codes = pd.Series(range(len(names)), names)
         self.multiplicity = np.asarray(multiplicity, float)
         self.resamples = resamples
         self.seed = seed
@@ -168,6 +148,10 @@ class ClusterBootstrap:
         rng = np.random.default_rng(self.seed)
         shares = self.multiplicity / n
         return rng.multinomial(int(n), shares, size=self.resamples).astype(float)
+
+    def split_counts(self) -> list[np.ndarray]:
+        """Return `counts` in parts of some resamples, to save memory."""
+        return np.array_split(self.counts, 1 + self.resamples // _RESAMPLES_AT_ONCE)
 
     def merge_equal(self, columns: np.ndarray) -> tuple[Self, np.ndarray]:
         """Merge clusters with equal rows of `columns`, if there are very many.
@@ -187,18 +171,9 @@ class ClusterBootstrap:
 
     def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
         """Sum values within clusters: shape (n_clusters,)."""
-        return self._sum_columns(cluster_ids, [values])[0]
-
-    def _sum_columns(
-        self, cluster_ids: Strings, columns: Sequence[Numbers]
-    ) -> list[np.ndarray]:
-        """Sum each column within clusters; looking clusters up takes longest."""
         codes = self.codes.index.get_indexer(cluster_ids)
-        sums = []
-        for column in columns:
-            weights = np.asarray(column, float)
-            sums.append(np.bincount(codes, weights, minlength=len(self.codes)))
-        return sums
+        weights = np.asarray(values, float)
+        return np.bincount(codes, weights, minlength=len(self.codes))
 
     def estimate(
         self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray
@@ -218,14 +193,10 @@ class ClusterBootstrap:
             With a percentile interval; without one if fewer than two clusters have
             values, because resampling one cluster shows no spread.
         """
-        clusters, merged = self.merge_equal(np.column_stack([n, *sums]))
-        columns = [n, *sums] if clusters is self else list(merged.T)
-        totals = [
-            np.array([(clusters.multiplicity * column).sum()]) for column in columns
-        ]
+        clusters, columns = self.merge_equal(np.column_stack([n, *sums]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(statistic(*totals)[0])
-            draws = statistic(*[clusters.counts @ column for column in columns])
+            value = float(statistic(*(clusters.multiplicity[None] @ columns).T)[0])
+            draws = statistic(*(clusters.counts @ columns).T)
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)
@@ -240,7 +211,7 @@ class ClusterBootstrap:
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             value = float(statistic(np.ones((1, len(self.codes))))[0])
-            draws = [statistic(part) for part in np.array_split(self.counts, 10)]
+            draws = [statistic(counts) for counts in self.split_counts()]
         return Estimate.percentile(value, np.concatenate(draws))
 
     def undefined(self) -> Estimate:
@@ -256,8 +227,8 @@ class ClusterBootstrap:
         >>> clusters.mean(["a", "a", "b"], [1, 0, 2]).value
         1.0
         """
-        n, total = self._sum_columns(cluster_ids, [np.ones(len(values)), values])
-        return self.estimate(_mean, n, total)
+        n = self.sums(cluster_ids, np.ones(len(values)))
+        return self.estimate(_mean, n, self.sums(cluster_ids, values))
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of values that hit, with a percentile interval.
@@ -293,10 +264,9 @@ class ClusterBootstrap:
         if len(values) < 2:
             return self.undefined()
         centred = values - values.mean()  # moments of centred values lose no digits
-        n, total, squares = self._sum_columns(
-            cluster_ids, [np.ones(len(values)), centred, centred**2]
-        )
-        return self.estimate(_deviation, n, total, squares)
+        columns = [np.ones(len(values)), centred, centred**2]
+        sums = [self.sums(cluster_ids, column) for column in columns]
+        return self.estimate(_deviation, *sums)
 
     def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
         """Estimate Pearson's r of two per-prompt values.
@@ -310,7 +280,8 @@ class ClusterBootstrap:
         a = (x - x.mean()) / x.std()
         b = (y - y.mean()) / y.std()
         columns = [np.ones(len(x)), a, b, a * a, b * b, a * b]
-        return self.estimate(_correlation, *self._sum_columns(cluster_ids, columns))
+        sums = [self.sums(cluster_ids, column) for column in columns]
+        return self.estimate(_correlation, *sums)
 
 
 def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -347,47 +318,56 @@ the totals, shape (draws, width).
 """
 
 
-class Studentized(NamedTuple):
-    """A statistic of totals over clusters, and its studentized resamples.
+def estimate_with_error(
+    counts: np.ndarray, columns: np.ndarray, statistic: Statistic
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a statistic and its standard error, for each row of counts.
 
-    Attributes
+    The error is that of the influence of each cluster on the statistic; no cluster is
+    left out.
+
+    Parameters
     ----------
-    value, error : float
-        The statistic, and its standard error from the influence of each cluster
-        (linear, no cluster left out).
-    draws : numpy.ndarray, shape (resamples,)
-        The statistic in the resamples.
-    centred : numpy.ndarray, shape (resamples,)
-        Distances of the draws from the value, in their own standard errors; NaN if
-        undefined or infinite.
+    counts : numpy.ndarray, shape (draws, n_clusters)
+        How often each cluster counts.
+    columns : numpy.ndarray, shape (n_clusters, width)
+        What the totals are summed from.
+    statistic : callable
+        Returns the value of totals and its derivatives (`Statistic`).
     """
+    totals = counts @ columns
+    value, slopes = statistic(totals)
+    influence = slopes @ columns.T  # of each cluster on the value
+    squares = (influence**2 * counts).sum(axis=1)
+    total_influence = (slopes * totals).sum(axis=1)
+    variance = squares - total_influence**2 / counts.sum(axis=1)
+    return value, np.sqrt(np.maximum(variance, 0.0))
 
-    value: float
-    error: float
-    draws: np.ndarray
-    centred: np.ndarray
 
-    def ends(self) -> tuple[float, float]:
-        """Return the ends of the bootstrap-t interval, on the scale of the value.
+def bootstrap_t_interval(
+    value: float, error: float, centred: np.ndarray
+) -> tuple[float, float]:
+    """Return the 95 % bootstrap-t interval of a value with a standard error.
 
-        NaN if resampling shows no spread.
-        """
-        known = self.centred[~np.isnan(self.centred) & ~np.isposinf(self.centred)]
-        if len(known) < 2 or not self.error:
-            return np.nan, np.nan
-        with np.errstate(invalid="ignore"):
-            low, high = self.value - self.error * np.percentile(known, [97.5, 2.5])
-        return float(low), float(high)
+    `centred` are the distances of the draws from the value, in standard errors of their
+    own; NaN and infinity say nothing, minus infinity counts. The ends are NaN if
+    resampling shows no spread.
+    """
+    known = centred[~np.isnan(centred) & ~np.isposinf(centred)]
+    if len(known) < 2 or not error:
+        return np.nan, np.nan
+    low, high = value - error * np.percentile(known, [97.5, 2.5])
+    return float(low), float(high)
 
 
 def studentize(
     clusters: ClusterBootstrap, columns: np.ndarray, statistic: Statistic
-) -> Studentized:
-    """Resample a smooth statistic of totals, each resample with its own standard error.
+) -> Estimate:
+    """Estimate a smooth statistic of totals over clusters, by bootstrap-t.
 
     Percentile intervals of ratios are too narrow if few prompts count and are in few
-    clusters; these are not (Efron and Tibshirani, An Introduction to the Bootstrap,
-    1993, section 12.5).
+    clusters; these are not, because each resample is measured in its own standard error
+    (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5).
 
     Parameters
     ----------
@@ -398,31 +378,19 @@ def studentize(
         Returns the value of totals and its derivatives (`Statistic`).
     """
     clusters, columns = clusters.merge_equal(columns)
-    once = clusters.multiplicity
-    n_clusters = once.sum()
-
-    def evaluate(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the statistic and its standard error, for each row of counts."""
-        totals = counts @ columns
-        value, slopes = statistic(totals)
-        influence = slopes @ columns.T  # of each cluster on the value
-        squares = (influence**2 * counts).sum(axis=1)
-        total_influence = (slopes * totals).sum(axis=1)
-        variance = squares - total_influence**2 / n_clusters
-        return value, np.sqrt(np.maximum(variance, 0.0))
-
+    once = clusters.multiplicity[None]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        values, errors = evaluate(once[None])
-        value = float(values[0])
-        error = float(errors[0])
-        draws = np.empty(clusters.resamples)
-        draw_errors = np.empty(clusters.resamples)
-        for start in range(0, clusters.resamples, _RESAMPLES_AT_ONCE):
-            part = slice(start, start + _RESAMPLES_AT_ONCE)
-            draws[part], draw_errors[part] = evaluate(clusters.counts[part])
-        centred = (draws - value) / draw_errors
-    centred[~np.isfinite(centred)] = np.nan
-    return Studentized(value, error, draws, centred)
+        values, errors = estimate_with_error(once, columns, statistic)
+        parts = []
+        for counts in clusters.split_counts():
+            parts.append(estimate_with_error(counts, columns, statistic))
+        draws, draw_errors = np.hstack(parts)
+        centred = (draws - values) / draw_errors
+        centred[~np.isfinite(centred)] = np.nan
+        # A logarithm of 0: whatever its error, it is below all others
+        centred[np.isneginf(draws)] = -np.inf
+        low, high = bootstrap_t_interval(values[0], errors[0], centred)
+    return Estimate(values[0], low, high, draws)
 
 
 RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -468,17 +436,16 @@ def ratio_of_totals(
         return (hits / n) @ signs, slopes.reshape(len(totals), -1)
 
     columns = np.column_stack([column for side in sides for column in side])
-    resampled = studentize(clusters, columns, statistic)
-    value = resampled.value
-    low, high = resampled.ends()
+    estimate = studentize(clusters, columns, statistic)
+    value, low, high = estimate
     if minus is not None:
         low, high = np.clip([low, high], -1.0, 1.0)
-        return Estimate(value, low, high, resampled.draws)
+        return Estimate(value, low, high, estimate.draws)
     if min(value, 1 - value) < _MIN_VARIANCE:
         n_clusters = int(np.count_nonzero(sums[0]))
         low, high = binomial_interval(n_clusters * round(value), n_clusters)
     low, high = np.clip([low, high], 0.0, 1.0)
-    return Estimate(value, low, high, resampled.draws)
+    return Estimate(value, low, high, estimate.draws)
 
 
 # Scipy takes half a millisecond, and the same few are asked for again and again

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recorded import recorded_systems
 from remedied import ids_of
 
+from paraguard_lab.core.inference import standard_error
 from paraguard_lab.corpus import reword
 from paraguard_lab.guards import refusal
 from paraguard_lab.remedies import (
@@ -1193,7 +1194,7 @@ def test_what_could_have_been_seen_by_hand():
     # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96
     # standard errors is 0.05
     change = Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
-    assert effects.POWER_ERRORS * change.error == pytest.approx(2.801585)
+    assert effects.POWER_ERRORS * standard_error(change) == pytest.approx(2.801585)
     assert effects.normal_p(change) == pytest.approx(0.05)
     assert np.isnan(effects.normal_p(Estimate(0.0, 0, 0, np.zeros(4))))
 
