@@ -85,7 +85,7 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
     """Run one notebook with papermill, in a kernel of its own.
 
     A cell that fails or a kernel that dies is a UserError, in one line. Links are made
-    for the folder of `read_in`.
+    for the folder of `links.FOLDER_VARIABLE`.
     """
     import papermill
     from traitlets.config import Config
@@ -117,17 +117,13 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
 
 
 @contextmanager
-def read_in(folder: Path) -> Iterator[None]:
-    """Inside a `with` block, make links for a folder, in kernels too."""
-    before = os.environ.get(links.FOLDER_VARIABLE)
-    os.environ[links.FOLDER_VARIABLE] = str(folder)
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Inside a `with` block, set an environment variable, for kernels too."""
+    os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[links.FOLDER_VARIABLE]
-        else:
-            os.environ[links.FOLDER_VARIABLE] = before
+        del os.environ[name]
 
 
 def _rewrite_links(executed: Path) -> None:
@@ -151,11 +147,8 @@ def rebuild() -> Iterator[None]:
     """
     marker = paths.RESULTS / RECORDED / ".rebuild"
     stores.write_text(marker, "")
-    os.environ[stores.REBUILD_START] = str(marker.stat().st_mtime_ns)
-    try:
+    with _variable(stores.REBUILD_START, str(marker.stat().st_mtime_ns)):
         yield
-    finally:
-        del os.environ[stores.REBUILD_START]
 
 
 def run_notebook(
@@ -175,7 +168,8 @@ def run_notebook(
     given = dict(parameters or {})
     if store_name != RECORDED:
         given["store"] = store_name
-    with read_in(notebook.parent if in_place else output.parent):
+    folder = notebook.parent if in_place else output.parent
+    with _variable(links.FOLDER_VARIABLE, str(folder)):
         execute_notebook(notebook, output, given)
     minutes = round((time.monotonic() - started) / 60, 1)
     print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
