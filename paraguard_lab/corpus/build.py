@@ -175,6 +175,7 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
             int((drawn["reason"] == reason).sum())
             for reason in ("risk_low", "risk_high", "")
         ]
+        complete = int(drawn["complete"].sum())
         counts = {
             "source": source,
             "pool": len(in_pool[source]),
@@ -183,9 +184,9 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
             "risk_low": low,
             "risk_high": high,
             "within": within,
-            "complete": int(drawn["complete"].sum()),
+            "complete": complete,
         }
-        rows.append(counts | exact_share(counts["complete"], within))
+        rows.append(counts | exact_share(complete, within))
     return pd.DataFrame(rows)
 
 

@@ -47,9 +47,20 @@ AUDITED_SHARE = 0.05  # share of the passing candidates that people are to read
 
 
 def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
-    """Draw n variants, or all, the strategies in turn, for people to mark.
+    """Draw variants for people to mark, the strategies in turn.
 
-    Returns `SHEET_COLUMNS` in random order, `mark` and `comment` empty.
+    Parameters
+    ----------
+    corpus : Corpus
+    n : int
+        How many; all if there are fewer.
+    seed : int
+        Of the draw and of the order.
+
+    Returns
+    -------
+    DataFrame
+        `SHEET_COLUMNS` in random order, `mark` and `comment` empty.
     """
     generator = np.random.default_rng(seed)
     variants = corpus[corpus["variant"] > 0]
@@ -67,8 +78,11 @@ def draw_sheet(corpus: Corpus, n: int = 100, seed: int = SEED) -> pd.DataFrame:
 def read_sheet(path: str | Path) -> pd.DataFrame:
     """Read a filled-in sheet, marks in lower case, "" if there is none.
 
-    Raise DataError if a column is missing, a prompt is there twice, or a mark is not
-    one of `SHEET_QUESTIONS`.
+    Raises
+    ------
+    DataError
+        A column is missing, a prompt is there twice, or a mark is not one of
+        `SHEET_QUESTIONS`.
     """
     path = Path(path)
     columns = [name for name in SHEET_COLUMNS if name != "comment"]
@@ -253,7 +267,15 @@ _REPORTED_MARKS = (
 def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
     """Describe the marks on one or two filled-in sheets, and how far they agree.
 
-    Returns lines of text.
+    Parameters
+    ----------
+    sheets : sequence of DataFrame
+        As from `read_sheet`.
+
+    Returns
+    -------
+    list of str
+        Lines of text: by question each reader's marks, then Cohen's kappa.
     """
     lines = []
     for column, counted, what in _REPORTED_MARKS:
@@ -318,8 +340,26 @@ def write_audit_sheet(
 ) -> str:
     """Write an empty sheet of a share `AUDITED_SHARE` of the candidates.
 
-    A sheet of the same candidates with marks stays. Returns the line that says what to
-    do. Raise DataError if a sheet of other candidates is there and has marks.
+    A sheet of the same candidates with marks stays.
+
+    Parameters
+    ----------
+    path : Path
+    seeds : Seeds
+    candidates : Candidates
+        Those that pass.
+    meta : mapping
+        For the meta file beside the sheet.
+
+    Returns
+    -------
+    str
+        The line that says what to do.
+
+    Raises
+    ------
+    DataError
+        A sheet of other candidates is there and has marks.
     """
     where = paths.display_path(path)
     n = math.ceil(AUDITED_SHARE * len(candidates))

@@ -22,9 +22,22 @@ def _model() -> loading.LoadedModel:
 def compute_losses(texts: Sequence[str]) -> np.ndarray:
     """Return the mean negative log-probability of each text's tokens, in nats.
 
-    Each text, none empty, is behind a line feed. Losses are rounded to
-    `LOSS_DECIMALS`; the lowest is the most fluent. Raise `WeightsError` if the package
-    of the model is missing or altered.
+    The lowest is the most fluent.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        n texts, none empty. The model reads each behind a line feed.
+
+    Returns
+    -------
+    array of float64, shape (n,)
+        Rounded to `LOSS_DECIMALS`.
+
+    Raises
+    ------
+    WeightsError
+        The package of the model is missing or altered.
     """
     # Takes seconds to import, so only when a model is queried
     from paraguard_lab.core.batches import ask_in_batches

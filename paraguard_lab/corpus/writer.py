@@ -179,8 +179,14 @@ class Authors(inputs.CandidateSource):
 def find_authors(settings: CorpusSettings) -> Authors:
     """Find the writer and the judge that the settings name, without loading.
 
-    The writer is `candidates=model:NAME`, the judge `intent_judge`. Raise ModelError if
-    there is no such model, and SettingsError if both are the same.
+    The writer is `candidates=model:NAME`, the judge `intent_judge`.
+
+    Raises
+    ------
+    ModelError
+        There is no such model.
+    SettingsError
+        Both are the same model.
     """
     writer = None
     judge = None

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -229,7 +229,9 @@ def _first_reasons(
 ) -> np.ndarray:
     """Return the first reason against each text: of sanity, then of `stops`, or ""."""
     insane = np.array([sanity_reason(text, limits) for text in texts], object)
-    return np.select([insane != "", *stops.values()], [insane, *stops], "")
+    conditions: list[Any] = [insane != "", *stops.values()]
+    reasons: list[Any] = [insane, *stops]
+    return np.select(conditions, reasons, "")
 
 
 def sanity_reason(text: str, limits: Gates = Gates()) -> str:
@@ -360,8 +362,8 @@ def _farthest_first(cluster: pd.DataFrame, limits: Gates, by_paper: bool) -> np.
         reasons[is_open & (nearest > limits.max_overlap)] = "sibling"
         if framed[kept].sum() >= limits.max_framed:
             reasons[is_open & framed] = "frame"
-        left = np.flatnonzero(reasons == "surplus")
-        if len(kept) == limits.per_seed or not len(left):
+        left = np.flatnonzero(reasons == "surplus").tolist()
+        if len(kept) == limits.per_seed or not left:
             break
         taken = set(label[kept])
         kept.append(min(left, key=lambda i: (label[i] in taken, late[i], nearest[i])))
