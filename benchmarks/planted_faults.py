@@ -212,7 +212,7 @@ FAULTS = [
         "(influence**2)",
     ),
     Fault(
-        "estimates.ratio_of_totals",
+        "estimates._ratio",
         "np.stack([-hits / n**2, 1 / n], axis=-1)",
         "np.stack([hits / n**2, 1 / n], axis=-1)",
     ),

@@ -50,14 +50,15 @@ class Parts:
         self.kind = kind
         self.is_whole = shard == WHOLE
         self._stem = file.stem + (f".{apart}" if apart else "")
-        self._suffix = "" if self.is_whole else f".shard-{shard[0]}-of-{shard[1]}"
-        self.folder = file.parent / f"{self._stem}{self._suffix}.parts"
+        suffix = "" if self.is_whole else f".shard-{shard[0]}-of-{shard[1]}"
+        self.folder = file.parent / f"{self._stem}{suffix}.parts"
         self._locks = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as locks:
-            for suffix in (self._suffix, *self._shard_suffixes()):
-                lock = FileLock(f"{self.file}{suffix}.lock", timeout=0)
+            own = self.file if self.is_whole else self.folder
+            for path in [own, *self._shard_folders()]:
+                lock = FileLock(f"{path}.lock", timeout=0)
                 try:
                     locks.enter_context(lock)
                 except Timeout:
@@ -84,13 +85,6 @@ class Parts:
         if not self.is_whole:
             return []
         return sorted(self.file.parent.glob(f"{self._stem}.shard-*.parts"))
-
-    def _shard_suffixes(self) -> list[str]:
-        """Return what names those shards: `.shard-1-of-2` and so on."""
-        return [
-            folder.name.removeprefix(self._stem).removesuffix(".parts")
-            for folder in self._shard_folders()
-        ]
 
     def files(self) -> list[Path]:
         """Return the parts in the order in which they were added."""
@@ -122,11 +116,9 @@ class Parts:
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; a number that was set aside is not given again."""
-        last = -1
-        for file in self.folder.glob("part-*"):
-            number = file.name.partition(".")[0].removeprefix("part-")
-            last = max(last, int(number))
-        part = self.folder / f"part-{last + 1:06d}.parquet"
+        names = [file.name.partition(".")[0] for file in self.folder.glob("part-*")]
+        numbers = [int(name.removeprefix("part-")) for name in names]
+        part = self.folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
         write_atomically(
             part, lambda file: rows.to_parquet(file, index=False, compression="zstd")
         )

@@ -62,12 +62,6 @@ class FunctionEntry(GuardEntry):
     function: Annotated[str, Field(pattern=rf"^{registry.FUNCTION}$")]
 
 
-class AnyEntry(GuardEntry):
-    """An entry of any kind, of which only the common fields are checked."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
 Entry = TypeVar("Entry", bound=GuardEntry)
 
 

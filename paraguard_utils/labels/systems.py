@@ -111,7 +111,7 @@ def print_preflight(
         meta = stores.read_meta(file)
         labeller = meta.get("inputs", {}).get("labeller", labelling.LABELLER)
         is_dtype = meta.get("dtype") in (options.dtype, prompting.SERVED_DTYPE)
-        is_same = is_dtype and meta["decoding"] == decoding
+        is_same = is_dtype and meta.get("decoding") == decoding
         if is_same and labeller == labelling.LABELLER:
             frames += Parts(file, kind).read_if_sound(file, kind)
         done += sum(len(frame) for frame in frames)
@@ -260,35 +260,28 @@ def _find_twins(files: CorpusFiles, settings: QuerySettings) -> CorpusFiles | No
     if not settings.twins or settings.twins == files.name:
         return None
     twins = files.other(settings.twins)
-    obstacle = _find_obstacle(files, twins, settings)
-    if obstacle:
-        print(f"{twins.name} {obstacle}")
-        return None
-    return twins
-
-
-def _find_obstacle(
-    files: CorpusFiles, twins: CorpusFiles, settings: QuerySettings
-) -> str:
-    """Say why twins cannot be queried; "" if they can."""
-    if settings.base_url.startswith(FILE_SCHEME):
-        return "is not asked by files, in which the answers would be kept"
-    if settings.limit:
-        return "is not asked while the parameter limit is given"
     recorded = CorpusFiles(Store(RECORDED), twins.name)
     is_known = twins.has("corpus") or recorded.has("corpus")
     chat = registry.published_systems("chat").index
     was_asked = any(twins.has("traces", system) for system in chat)
-    if not is_known or (files.recorded and not was_asked):
-        return "was not asked in this store"
-    if not unsafe.asks_for_harm(twins.prompts):
+    if settings.base_url.startswith(FILE_SCHEME):
+        obstacle = "is not asked by files, in which the answers would be kept"
+    elif settings.limit:
+        obstacle = "is not asked while the parameter limit is given"
+    elif not is_known or (files.recorded and not was_asked):
+        obstacle = "was not asked in this store"
+    elif not unsafe.asks_for_harm(twins.prompts):
         raise SettingsError(
             f"parameter 'twins': no request of {twins.name} is declared to ask for harm"
         )
-    is_ours = twins.name == TWINS
-    if is_ours and unsafe.select_twins(files.prompts, twins.prompts).empty:
-        return f"was not asked: it has twins of clusters that {files.name} lacks"
-    return ""
+    elif (
+        twins.name == TWINS and unsafe.select_twins(files.prompts, twins.prompts).empty
+    ):
+        obstacle = f"was not asked: it has twins of clusters that {files.name} lacks"
+    else:
+        return twins
+    print(f"{twins.name} {obstacle}")
+    return None
 
 
 def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str:

@@ -239,17 +239,14 @@ class Engine:
         Return the tokens and the finish reason of each row.
         """
         answers: list[list[int]] = [[] for _ in keys]
-        reasons = ["length"] * len(keys)
+        reasons = ["stop"] * len(keys)
         # Which answer each row of the batch belongs to; finished rows leave it
         rows = list(range(len(keys)))
         for step in range(self.max_new_tokens):
             token = self._choose(logits, [keys[row] for row in rows], step)
             running = ~torch.isin(token, self.stops)
             if not running.all():
-                for row, runs in zip(rows, running.tolist(), strict=True):
-                    if not runs:
-                        reasons[row] = "stop"
-                kept = torch.nonzero(running).squeeze(1)
+                kept = running.nonzero()[:, 0]
                 rows = [rows[place] for place in kept.tolist()]
                 token = token[kept]
                 mask = mask[kept]
@@ -260,6 +257,8 @@ class Engine:
                 break
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             logits = self._forward(token[:, None], mask, cache)[:, -1]
+        for row in rows:
+            reasons[row] = "length"
         return list(zip(answers, reasons, strict=True))
 
 

@@ -239,14 +239,15 @@ def tokenize_prompts(
         return_offsets_mapping=True,
     )
     requests = []
-    for row, token_ids, offsets in zip(
-        corpus.itertuples(),
-        encoded["input_ids"],
-        encoded["offset_mapping"],
-        strict=True,
-    ):
-        start = len(context.prefix)
-        user_tokens = _find_tokens(offsets, start, start + len(row.text))
+    start = len(context.prefix)
+    columns = (encoded["input_ids"], encoded["offset_mapping"])
+    for row, token_ids, offsets in zip(corpus.itertuples(), *columns, strict=True):
+        # Those with a character of the user's
+        user_tokens = [
+            number
+            for number, (first, behind) in enumerate(offsets)
+            if start < behind != first < start + len(row.text)
+        ]
         requests.append(
             Request(
                 row.prompt_id,
@@ -257,13 +258,3 @@ def tokenize_prompts(
             )
         )
     return requests
-
-
-def _find_tokens(offsets: list[tuple[int, int]], start: int, end: int) -> list[int]:
-    """Return the tokens with a character in the half-open range from start to end."""
-    tokens = []
-    for number, (first, behind) in enumerate(offsets):
-        is_empty = first == behind
-        if not is_empty and behind > start and first < end:
-            tokens.append(number)
-    return tokens

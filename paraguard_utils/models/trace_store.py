@@ -124,12 +124,12 @@ class TraceParts(Parts):
 
         That is how these rows were queried and who labelled them.
         """
-        names = [*IDENTITY_FIELDS, *({"remedy", "inputs"} & meta.keys())]
-        metas = [stores.read_meta(file) for file in self.results.values()]
-        is_same = all(
-            known.get(name) == meta[name] for known in metas for name in names
-        )
-        return is_same and not self.files()
+        for file in self.results.values():
+            known = stores.read_meta(file)
+            for name in ("decoding", "inputs", "remedy"):
+                if known.get(name) != meta.get(name):
+                    return False
+        return not self.files()
 
     def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
         """Write all rows as the final files, then remove the parts."""
@@ -432,10 +432,11 @@ def find_systems(files: CorpusFiles, model: str) -> list[str]:
 
     They are in the order of system prompts.
     """
-    order = list(registry.system_prompts())
-    places = {}
-    for file in files.path("traces", "any").parent.glob("*.parquet"):
-        meta = stores.read_meta(file)
-        if meta.get("model") == model and meta["instruction"] in order:
-            places[file.stem] = order.index(meta["instruction"])
-    return sorted(places, key=lambda system: (places[system], system))
+    folder = files.path("traces", "any").parent
+    found = []
+    for instruction in registry.system_prompts():
+        for file in sorted(folder.glob("*.parquet")):
+            meta = stores.read_meta(file)
+            if (meta.get("model"), meta.get("instruction")) == (model, instruction):
+                found.append(file.stem)
+    return found

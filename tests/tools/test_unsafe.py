@@ -15,6 +15,7 @@ from test_live import has_model
 
 from paraguard_lab import run
 from paraguard_lab.corpus import benchmarks, writer
+from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_lab.labels import follow_ups, judge
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
@@ -155,9 +156,9 @@ def test_twins_belong_to_a_corpus_whole_or_not_at_all():
         len(unsafe.select_twins(corpus, twins)) == 3
         and unsafe.select_twins(corpus.iloc[[0, 2]], twins).empty
     )
-    assert unsafe.keep_with_twin(corpus, twins)["cluster_id"].tolist() == ["a", "b"]
+    assert keep_with_twin(corpus, twins)["cluster_id"].tolist() == ["a", "b"]
     with pytest.raises(DataError, match="no cluster of the corpus has a harmful twin"):
-        unsafe.keep_with_twin(corpus.iloc[[2]], twins)
+        keep_with_twin(corpus.iloc[[2]], twins)
 
 
 def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
@@ -360,10 +361,6 @@ def test_another_labeller_means_asking_again(
     _, labels = asked_and_labelled(harmful, config)
     said = capsys.readouterr().err
     assert "8 prompts to ask (8 x 1 systems), 0 already done" in said
-    assert (
-        "8 answers were labelled by cues+classifier-3, not by cues+classifier-99, and"
-        " not kept" in said
-    )
     assert len(asked) == 8 and set(labels[name]["labeller"]) == {"cues+classifier-99"}
 
 
@@ -404,10 +401,7 @@ def test_answers_from_before_the_declaration_are_named(
     asked_and_labelled(harmless, config)
     with pytest.raises(
         DataError,
-        match=(
-            r"parquet holds answers.*remove \S*labels/rude, \S*traces/rude and the"
-            r" tables"
-        ),
+        match=r"csv holds answers.*remove labels/rude, traces/rude and whatever",
     ):
         asked_and_labelled(harmful, config)
     assert len(found_below(results, ["QUOKKA"])) == 2, (
@@ -555,7 +549,7 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     same_labels(labels, systems.ask_labels_only(outside, None, config))
     assert asked == []
     row = confusion.rejection_row("t", next(iter(labels.values())))
-    (decided,) = labels.values()
+    decided = next(iter(labels.values()))
     rejected = (decided["label"] == "reject").mean()
     assert row["n_scored"] == 2 and row["rejected"] == rejected
 
@@ -568,7 +562,7 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     outside = stores.CorpusFiles(store, "outside")
     config = config_of(tiny_folder)
     labels = systems.ask_labels_only(outside, prompts, config)
-    monkeypatch.setattr(store, "recorded", True)
+    monkeypatch.setattr(outside, "recorded", True)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
     same_labels(labels, systems.ask_labels_only(outside, prompts, config))
     with pytest.raises(
@@ -578,7 +572,7 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
             outside, prompts.assign(text=prompts["text"] + "!"), config
         )
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
-    with pytest.raises(DataError, match="the systems must be asked again"):
+    with pytest.raises(DataError, match="run 02_querying again in a live store"):
         systems.ask_labels_only(outside, None, config)
 
 

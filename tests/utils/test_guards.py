@@ -250,7 +250,7 @@ FUNCTION = "function: my_guard:score\n"
         (FUNCTION + "name: '/../'\n", "a guard's has 1 to 100 characters"),
         (FUNCTION + "about: 1\n", "about: Input should be a valid string"),
         (FUNCTION + "kind: magic\n", "kind is one of function, .*yes_no, not 'magic'"),
-        (FUNCTION + "kind: [regex]\n", "kind: Input should be a valid string"),
+        (FUNCTION + "kind: [regex]\n", "kind is one of function, "),
         ("function: my_guard\n", "function: String should match"),
         ("function: 7\n", "function: Input should be a valid string"),
         ("scores: [my_scores.csv]\n", "scores: Input should be a valid string"),
@@ -270,7 +270,7 @@ FUNCTION = "function: my_guard:score\n"
         ("kind: endpoint\ncall: {key: K}\n", "call.variable: Field required"),
         ("kind: any_guardrail\n", "guardrail: a guard of kind any_guardrail needs it"),
         ("kind: regex\nmodel: a/b\n", "tokens: a guard of kind regex needs it"),
-        ("kind: [regex]\nmodel: a/b\n", "kind: Input should be a valid string"),
+        ("kind: [regex]\nmodel: a/b\n", "kind is one of function, "),
         ("kind: package\n", "version: a guard of kind package needs it"),
         ("kind: yes_no\nmodel: 7\n", "model: Input should be a valid string"),
         (
