@@ -162,10 +162,10 @@ def estimate_scores(
     dict of Estimate
         By the names of `SCORES`.
     """
-    estimates = {}
-    for name, measure in SCORES.items():
-        estimates[name] = measure.estimate(system, interpretation)
-    return estimates
+    return {
+        name: measure.estimate(system, interpretation)
+        for name, measure in SCORES.items()
+    }
 
 
 def _estimate_confusion(system: System, interpretation: str, name: str) -> Estimate:
@@ -220,7 +220,7 @@ def system_row(system: System, interpretation: str = "relative") -> dict[str, An
 
     The row holds `rate_row` and `estimate_scores` with intervals; n_short, the
     rejections with fewer than k neighbours; too_few, whether fewer than 30 rejections
-    have CI; note, why something is NaN.
+    have CI.
     """
     rejected = system.rejections
     n_short = int((rejected["n_neighbours"] < system.scoring.k).sum())
@@ -230,21 +230,4 @@ def system_row(system: System, interpretation: str = "relative") -> dict[str, An
         **to_columns(estimate_scores(system, interpretation)),
         "n_short": n_short,
         "too_few": len(rejected) < MIN_REFUSALS,
-        "note": _note(system, n_short),
     }
-
-
-def _note(system: System, n_short: int) -> str:
-    """Say why estimates of a system are NaN, or rest on fewer neighbours."""
-    labels = set(system.labels["label"])
-    if "accept" not in labels:
-        return "no accepted prompt: CI, CR and CD are undefined"
-    if "reject" not in labels:
-        return "no rejection: CI, CR and CD are undefined"
-    reasons = []
-    if n_short:
-        k = system.scoring.k
-        reasons.append(f"{n_short} rejections have fewer than {k} neighbours")
-    if np.count_nonzero(system.refused == 1) < 2:
-        reasons.append("one rejection: CD is undefined")
-    return "; ".join(reasons)

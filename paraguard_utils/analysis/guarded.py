@@ -65,7 +65,7 @@ def table3_row(judged: Judged, twins: Corpus) -> dict[str, Any]:
         on_twins = System.of(paired.name, twins, judged.twins, paired.clusters)
     row |= youden_j(paired, on_twins)
     row |= clipped_and_floor_cr(judged.system)
-    if judged.twin_probabilities is not None:
+    if judged.probabilities is not None and judged.twin_probabilities is not None:
         benign = add_scores(paired.prompts, judged.probabilities)
         harmful = add_scores(twins, judged.twin_probabilities)
         row |= guard_auc(benign, harmful, paired.clusters)
@@ -79,20 +79,15 @@ def keep_paired(system: System, twins: Corpus) -> System:
     if twins.empty:
         return system
     of_twins = unsafe.benign_cluster_of(twins["cluster_id"])
-    has_twin = system.prompts["cluster_id"].isin(of_twins).to_numpy()
-    if has_twin.all():
-        return system
-    paired = system.select(has_twin)
+    paired = system.select(system.prompts["cluster_id"].isin(of_twins).to_numpy())
     clusters = ClusterBootstrap(
         paired.prompts["cluster_id"], system.clusters.resamples, system.clusters.seed
     )
     return replace(paired, clusters=clusters)
 
 
-def add_scores(prompts: Corpus, probabilities: pd.Series | None) -> pd.DataFrame:
+def add_scores(prompts: Corpus, probabilities: pd.Series) -> pd.DataFrame:
     """Return prompts with a guard's probability as the column `score`."""
-    if probabilities is None:
-        return prompts.assign(score=np.nan)
     return prompts.assign(score=prompts["prompt_id"].map(probabilities).astype(float))
 
 
@@ -132,14 +127,11 @@ def external_rejection_rate(
 
     Columns: NAME_rejected with its interval, and NAME_n; NaN without labels.
     """
-    row = {}
-    if labels is not None:
-        row = rejection_row("", labels)
+    row = {} if labels is None else rejection_row("", labels)
     columns = {}
     for rate in ("rejected", "rejected_low", "rejected_high"):
         columns[f"{name}_{rate}"] = row.get(rate, np.nan)
-    columns[f"{name}_n"] = row.get("n_scored", np.nan)
-    return columns
+    return columns | {f"{name}_n": row.get("n_scored", np.nan)}
 
 
 def judge_guard_auc(low: float, high: float) -> str | float:
@@ -194,17 +186,13 @@ def clipped_and_floor_cr(system: System) -> dict[str, float]:
 
     Columns, with intervals: ci_clipped, cr60_clipped, floor_cr60, floor_cr60_clipped.
     """
+    clipped = system.confusion("clipped")
+    estimates = {"ci_clipped": clipped["ci"], "cr60_clipped": clipped["cr60"]}
     scores = system.scores
     accepted = scores[(scores["label"] == "accept") & scores["ci"].notna()]
-    ids = accepted["cluster_id"]
-    clipped = system.confusion("clipped")
-    floor = estimate_confusion(system.clusters, ids, accepted["ci"])
-    floor_clipped = estimate_confusion(system.clusters, ids, accepted["ci_clipped"])
-    return to_columns(
-        {
-            "ci_clipped": clipped["ci"],
-            "cr60_clipped": clipped["cr60"],
-            "floor_cr60": floor["cr60"],
-            "floor_cr60_clipped": floor_clipped["cr60"],
-        }
-    )
+    for suffix in ("", "_clipped"):
+        floor = estimate_confusion(
+            system.clusters, accepted["cluster_id"], accepted[f"ci{suffix}"]
+        )
+        estimates[f"floor_cr60{suffix}"] = floor["cr60"]
+    return to_columns(estimates)

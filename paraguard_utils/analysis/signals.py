@@ -81,8 +81,6 @@ def compute_pairs(
         among the k nearest have no rank.
     """
     traces = system.traces
-    if traces is None:
-        raise ValueError(f"{system.name} has no traces")
     if k is None:
         k = system.scoring.k
     if drifts is None:
@@ -97,7 +95,7 @@ def compute_pairs(
     nearest = find_nearest(vectors, ids, centres, accepted, k)
     same_cluster = _pair_within_clusters(cluster, centres, accepted)
     same_cluster["similarity"] = paired_cosine_similarity(
-        vectors, same_cluster["centre"].to_numpy(), same_cluster["neighbour"].to_numpy()
+        vectors, same_cluster["centre"], same_cluster["neighbour"]
     )
     rows = pd.concat([nearest, same_cluster], ignore_index=True)
     rows = rows.drop_duplicates(["centre", "neighbour"])  # keeps the one with a rank

@@ -114,23 +114,14 @@ class System:
     def select(self, chosen: np.ndarray) -> "System":
         """Return this system on some of its prompts, marked by a bool for each."""
         prompts = self.prompts[chosen]
-        traces: Any = self.traces
-        pairs: Any = self.pairs
-        scores: Any = self.scores
-        if traces is not None:
-            traces = traces[chosen]
-        if pairs is not None:
-            pairs = pairs[pairs["centre_id"].isin(prompts["prompt_id"])]
-        if scores is not None:
-            scores = scores[scores["prompt_id"].isin(prompts["prompt_id"])]
-        return replace(
-            self,
-            prompts=prompts,
-            labels=self.labels[chosen],
-            traces=traces,
-            pairs=pairs,
-            scores=scores,
-        )
+        selected: Any = {"prompts": prompts, "labels": self.labels[chosen]}
+        if self.traces is not None:
+            selected["traces"] = self.traces[chosen]
+        for name, column in {"pairs": "centre_id", "scores": "prompt_id"}.items():
+            frame = getattr(self, name)
+            if frame is not None:
+                selected[name] = frame[frame[column].isin(prompts["prompt_id"])]
+        return replace(self, **selected)
 
     @cached_property
     def refused(self) -> np.ndarray:
@@ -150,12 +141,6 @@ class System:
     def decided(self) -> pd.DataFrame:
         """Counts of the clusters with two or more decisions (`count_decisions`)."""
         return disagreement.count_decisions(self.refused, self.prompts["cluster_id"])
-
-    @cached_property
-    def is_paired(self) -> np.ndarray:
-        """Which scored prompts have another scored prompt in their cluster."""
-        in_pair = self.prompts["cluster_id"].isin(self.decided["cluster_id"])
-        return self.is_scored & in_pair.to_numpy()
 
     @cached_property
     def isolation(self) -> np.ndarray:

@@ -5,6 +5,7 @@ The terms are the method's (`docs/method.md`, Neighbours, signals, score).
 
 import pandas as pd
 
+from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 
@@ -22,17 +23,12 @@ def choose_refusal(system: System) -> str:
     """
     pairs = system.pairs
     scores = system.rejections
-    assert pairs is not None
     nearest = pairs[(pairs["rank"] == 1) & pairs["same_cluster"]]
     complete = scores["n_neighbours"] == system.scoring.k
     contradicted = scores["prompt_id"].isin(nearest["centre_id"])
-    candidates = scores[complete & contradicted]
-    if candidates.empty:
-        return ""
-    ordered = candidates.sort_values(
-        ["mean_similarity", "prompt_id"], ascending=[False, True]
-    )
-    return str(ordered["prompt_id"].iloc[0])
+    candidates = scores[complete & contradicted].sort_values("prompt_id")
+    ordered = candidates.sort_values("mean_similarity", ascending=False, kind="stable")
+    return next(iter(ordered["prompt_id"]), "")
 
 
 def explain_refusal(
@@ -58,11 +54,8 @@ def explain_refusal(
         prob_shift, ppl_contrast (each in [0, 1]) and score, their weighted sum. CI of
         the refusal is the mean of the column score.
     """
-    assert system.pairs is not None
-    of_refusal = system.pairs["centre_id"] == prompt_id
-    near = system.pairs[of_refusal & (system.pairs["rank"] <= system.scoring.k)]
-    near = near.sort_values("rank")
-    contrast = near[PPL_INTERPRETATIONS[interpretation]]
+    near = system.pairs[is_ranked(system.pairs, system.scoring.k)]
+    near = near[near["centre_id"] == prompt_id].sort_values("rank", ignore_index=True)
     texts = system.prompts.set_index("prompt_id")["text"]
     return pd.DataFrame(
         {
@@ -70,12 +63,10 @@ def explain_refusal(
             "similarity": near["similarity"],
             "drift": near["drift"],
             "prob_shift": near["prob_shift"],
-            "ppl_contrast": contrast,
-            "score": system.scoring.weights(
-                near["drift"], near["prob_shift"], contrast
-            ),
+            "ppl_contrast": near[PPL_INTERPRETATIONS[interpretation]],
+            "score": score_pairs(near, system.scoring.weights, interpretation),
         }
-    ).reset_index(drop=True)
+    )
 
 
 def text_of(system: System, prompt_id: str) -> str:

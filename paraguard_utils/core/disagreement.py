@@ -4,6 +4,8 @@ The measures need decisions only, so any system can be measured: a model, a guar
 file of somebody's logs (`docs/method.md`, Disagreement).
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -15,6 +17,7 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Statistic,
+    estimate_difference,
     studentize,
 )
 
@@ -315,19 +318,19 @@ def estimate_ratio_difference(
     Each is given by what its totals are summed from, shape (n_clusters, width), and
     its logarithm as a function of these totals (`bootstrap_log_ratio`).
     """
-    first_sums, first_log_ratio = first
-    second_sums, second_log_ratio = second
-    width = first_sums.shape[1]
+    sides = []
+    for sums, log_ratio in (first, second):
+        sides.append((sums, partial(_exponentiate, log_ratio)))
+    return estimate_difference(clusters, *sides)
 
-    def difference(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        log_one, slopes_one = first_log_ratio(totals[:, :width])
-        log_other, slopes_other = second_log_ratio(totals[:, width:])
-        one = np.exp(log_one)
-        other = np.exp(log_other)
-        slopes = [one[:, None] * slopes_one, -other[:, None] * slopes_other]
-        return one - other, np.hstack(slopes)
 
-    return studentize(clusters, np.hstack([first_sums, second_sums]), difference)
+def _exponentiate(
+    log_ratio: Statistic, totals: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a ratio of totals and its derivatives, from those of its logarithm."""
+    value, slopes = log_ratio(totals)
+    ratio = np.exp(value)
+    return ratio, ratio[:, None] * slopes
 
 
 # --- Isolation

@@ -393,6 +393,28 @@ def studentize(
     return Estimate(values[0], low, high, draws)
 
 
+def estimate_difference(
+    clusters: ClusterBootstrap,
+    first: tuple[np.ndarray, Statistic],
+    second: tuple[np.ndarray, Statistic],
+) -> Estimate:
+    """Estimate one smooth statistic of totals minus another, by bootstrap-t.
+
+    Each is given by what its totals are summed from, shape (n_clusters, width), and the
+    statistic.
+    """
+    columns, statistic = first
+    other_columns, other_statistic = second
+    width = columns.shape[1]
+
+    def difference(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, slopes = statistic(totals[:, :width])
+        other, other_slopes = other_statistic(totals[:, width:])
+        return value - other, np.hstack([slopes, -other_slopes])
+
+    return studentize(clusters, np.hstack([columns, other_columns]), difference)
+
+
 RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
 """How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
 
@@ -424,28 +446,27 @@ def ratio_of_totals(
     >>> ratio_of_totals(clusters, (n, hits)).value
     0.4
     """
-    sides = [sums] if minus is None else [sums, minus]
-    if any(n.sum() == 0 for n, _ in sides):
+    given = [sums] if minus is None else [sums, minus]
+    if any(n.sum() == 0 for n, _ in given):
         return clusters.undefined()
-    signs = np.array([1, -1])[: len(sides)]
-
-    def statistic(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n = totals[:, ::2]
-        hits = totals[:, 1::2]
-        slopes = np.stack([-hits / n**2, 1 / n], axis=-1) * signs[:, None]
-        return (hits / n) @ signs, slopes.reshape(len(totals), -1)
-
-    columns = np.column_stack([column for side in sides for column in side])
-    estimate = studentize(clusters, columns, statistic)
-    value, low, high = estimate
+    sides = [(np.column_stack(side), _ratio) for side in given]
     if minus is not None:
-        low, high = np.clip([low, high], -1.0, 1.0)
-        return Estimate(value, low, high, estimate.draws)
+        difference = estimate_difference(clusters, *sides)
+        low, high = np.clip(difference[1:], -1.0, 1.0)
+        return Estimate(difference.value, low, high, difference.draws)
+    estimate = studentize(clusters, *sides[0])
+    value, low, high = estimate
     if min(value, 1 - value) < _MIN_VARIANCE:
         n_clusters = int(np.count_nonzero(sums[0]))
         low, high = binomial_interval(n_clusters * round(value), n_clusters)
     low, high = np.clip([low, high], 0.0, 1.0)
     return Estimate(value, low, high, estimate.draws)
+
+
+def _ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what hits over what counts, and its derivatives (`Statistic`)."""
+    n, hits = totals.T
+    return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
 
 
 # Scipy takes half a millisecond, and the same few are asked for again and again

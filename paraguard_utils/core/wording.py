@@ -4,7 +4,6 @@ The pairs are within clusters; what they are compared with is matched by style
 (`docs/method.md`, Shared wording, rephrasing, triggers).
 """
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -52,13 +51,11 @@ def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     >>> first.tolist(), second.tolist()
     ([0, 0, 2], [2, 3, 3])
     """
-    cluster = np.asarray(cluster)
-    rows_by_cluster = pd.Series(range(len(cluster))).groupby(cluster).indices
-    pairs: list[tuple[int, int]] = []
-    for rows in rows_by_cluster.values():
-        pairs.extend(itertools.combinations(rows, 2))
-    first, second = np.array(pairs, int).reshape(-1, 2).T
-    return first, second
+    rows = pd.DataFrame({"cluster": cluster}).reset_index(names="row")
+    pairs = rows.merge(rows, on="cluster", suffixes=("", "_second"))
+    pairs = pairs[pairs["row"] < pairs["row_second"]]
+    pairs = pairs.sort_values(["cluster", "row", "row_second"])
+    return pairs["row"].to_numpy(), pairs["row_second"].to_numpy()
 
 
 def word_overlap(
