@@ -476,10 +476,10 @@ def test_curves_are_the_panels(pictures):
 
 def test_weights_are_shaded_by_their_excess(pictures):
     figure, table = pictures["sensitivity_weights"]
-    above, not_above, _ = panels(figure)[0].collections
-    sure = table["excess_low"] > 0
-    assert above.get_array().tolist() == table.loc[sure, "excess"].tolist()
-    assert not_above.get_array().tolist() == table.loc[~sure, "excess"].tolist()
+    points, _ = panels(figure)[0].collections
+    assert points.get_array().tolist() == table["excess"].tolist()
+    sizes = np.where(table["excess_low"] > 0, 36, 10)
+    assert points.get_sizes().tolist() == sizes.tolist()
 
 
 def test_histograms_of_risk_are_the_panels(pictures):

@@ -1,6 +1,4 @@
-"""Name lines of a figure, and say which estimates rest on few decisions."""
-
-from collections.abc import Sequence
+"""Say in a figure which estimates rest on few decisions."""
 
 import numpy as np
 import pandas as pd
@@ -38,14 +36,3 @@ def write_shortages(axis: Axes, rows: pd.DataFrame, measure: str) -> None:
         style.write_remark(axis, 0.98, y - 0.33, remark, ha="right", bbox=frame, **look)
     for y in np.flatnonzero(rows[measure].isna()).tolist():
         style.write_remark(axis, 0.02, y, "undefined", **look)
-
-
-def label_line_ends(axis: Axes, ends: Sequence[tuple[float, str, style.Look]]) -> None:
-    """Name lines beside a panel, in the order of their right ends.
-
-    `ends` has the height of the end, the name and the look of each line.
-    """
-    lines = []
-    for _, name, look in sorted(ends, key=lambda end: -end[0]):
-        lines += axis.plot([], [], label=name, **look)
-    axis.legend(handles=lines, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from paraguard_lab.analysis import proxies, sensitivity
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
 from paraguard_lab.analysis.surrogate import LEVEL_TEXT
-from paraguard_lab.report.figures.remarks import label_line_ends
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.registry import display_titles
@@ -46,21 +45,19 @@ def plot_known_truth(table: Table) -> Figure:
     colours = {rate: f"{shade:.2f}" for rate, shade in zip(rates, shades, strict=True)}
     kinds = [("chance", rate, "-", "") for rate in rates]
     kinds.append(("perplexity", USUAL_REFUSAL_RATE, "--", ", perplexity"))
-    for place, (measure, title) in enumerate(MEASURE_TITLES.items()):
-        axis = axes.flat[place]
+    for axis, (measure, title) in zip(axes.flat, MEASURE_TITLES.items(), strict=True):
         rows = table[table["measure"] == measure].sort_values("correlation")
         lines = []
         for wording, rate, dashes, added in kinds:
             chosen = (rows["wording"] == wording) & (rows["frr"] == rate)
-            look: style.Look = {"color": colours[rate], "linestyle": dashes}
-            line = rows[chosen].set_index("correlation")
-            lines.append((f"FRR {rate:g}{added}", look, line))
-        ends = _draw_lines(axis, lines, "mean")
+            name = f"FRR {rate:g}{added}"
+            look = {"color": colours[rate], "linestyle": dashes, "label": name}
+            lines.append((look, rows[chosen].set_index("correlation")))
+        _draw_lines(axis, lines, "mean")
         _draw_chance(axis, measure)
         axis.set_title(title)
         axis.set_ylim(bottom=min(0.0, rows["mean_low"].min()))
-        if place % 3 == 2:  # on the right
-            label_line_ends(axis, ends)
+    style.name_lines(figure, axis)
     xlabel = "how much meaning decides (dotted: chance)"
     axes[-1, 1].set(xlabel=xlabel, xticks=sorted(set(table["correlation"])))
     return figure
@@ -76,33 +73,30 @@ def plot_noise_response(table: Table) -> Figure:
     lines = []
     for name, (title, colour) in style.model_looks(table["system"]).items():
         rows = table[table["system"] == name].set_index("percent").sort_index()
-        lines.append((title, {"color": colour}, rows))
+        lines.append(({"color": colour, "label": title}, rows))
     for axis, measure in zip(axes, _NOISE_MEASURES, strict=True):
-        ends = _draw_lines(axis, lines, measure)
+        _draw_lines(axis, lines, measure)
         _draw_chance(axis, measure)
         axis.set_title(MEASURE_TITLES[measure])
         axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
         axis.set(xticks=sorted(set(table["percent"])))
-    label_line_ends(axes[-1], ends)
+    style.name_lines(figure, axis)
     figure.supxlabel("decisions turned, % (dotted: chance)")
     return figure
 
 
 def _draw_lines(
-    axis: Axes, lines: Sequence[tuple[str, style.Look, Table]], measure: str
-) -> list[tuple[float, str, style.Look]]:
+    axis: Axes, lines: Sequence[tuple[style.Look, Table]], measure: str
+) -> None:
     """Draw a measure's lines with intervals, slightly beside each other.
 
-    `lines` have name, look and rows, whose index is x. Returns their ends.
+    `lines` have looks and rows, whose index is x.
     """
-    ends = []
-    for place, (name, look, rows) in enumerate(lines):
+    marks = {"fmt": "", "marker": "o", "ms": 2, "mfc": "white", "elinewidth": 0.6}
+    for place, (look, rows) in enumerate(lines):
         step = np.ptp(rows.index) / 80
         at = rows.index + step * (place - (len(lines) - 1) / 2)
-        marks = {"fmt": "", "marker": "o", "ms": 2, "mfc": "white", "elinewidth": 0.6}
         style.draw_interval_bars(axis, rows, measure, at, "y", **marks, **look)
-        ends.append((rows[measure].iloc[-1], name, look))
-    return ends
 
 
 def _draw_chance(axis: Axes, measure: str) -> None:
@@ -132,19 +126,9 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     weights = rows["setting"].str.split("/", expand=True).astype(float)
     x = weights[2] + weights[1] / 2
     y = weights[1] * np.sqrt(3) / 2
-    is_above = rows["excess_low"] > 0
-    for chosen, size in ((is_above, 36), (~is_above, 10)):
-        excess = rows.loc[chosen, "excess"]
-        axis.scatter(
-            x[chosen],
-            y[chosen],
-            size,
-            excess,
-            linewidths=0.4,
-            norm=scale,
-            cmap=style.SHADES,
-            edgecolors=style.INK,
-        )
+    sizes = np.where(rows["excess_low"] > 0, 36, 10)
+    look: style.Look = {"cmap": style.SHADES, "norm": scale, "linewidths": 0.4}
+    axis.scatter(x, y, sizes, rows["excess"], edgecolors=style.INK, **look)
     is_paper = rows["setting"] == _PAPER_WEIGHTS
     axis.scatter(
         x[is_paper],
@@ -168,25 +152,22 @@ def plot_against_k(table: Table) -> Figure:
 
     A page wide. `table` is the dimension `k` of the sensitivity table.
     """
-    figure, axes = style.subplots(1, len(_K_MEASURES), height=2.1)
+    figure, axes = style.subplots(1, len(_K_MEASURES), height=2.9)
     table = table.assign(k=table["setting"].astype(int))
-    deepest = table["k"].max() if len(table) else N_NEIGHBOURS
-    looks = style.system_looks(dict.fromkeys(table["system"]))
+    names = list(dict.fromkeys(table["system"]))
+    looks = style.system_looks(names)
     for axis, (measure, title) in zip(axes, _K_MEASURES.items(), strict=True):
-        ends = []
-        for name, (colour, line, _) in looks.items():
+        for name, title_of_system in zip(names, display_titles(names), strict=True):
+            colour, line, _ = looks[name]
             rows = table[table["system"] == name]
-            look: style.Look = {"color": colour, "linestyle": line}
+            look = {"color": colour, "linestyle": line, "label": title_of_system}
             axis.plot(rows["k"], rows[measure], **look)
             low, high = rows[f"{measure}_low"], rows[f"{measure}_high"]
             axis.fill_between(rows["k"], low, high, color=colour, alpha=0.12, lw=0)
-            end = rows[measure].iloc[-1]
-            if np.isfinite(end):
-                ends.append((end, display_titles([name])[0], look))
         axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=title)
-        axis.set(xlim=(1, deepest), ylim=(0, None), xticks=[1, 5, 10, 15, 20])
-    label_line_ends(axis, ends)
+        axis.set(xlim=(1, 20), ylim=(0, None), xticks=[1, 5, 10, 15, 20])
+    style.name_lines(figure, axis, across=2)
     return figure
 
 
