@@ -34,6 +34,12 @@ N_LABEL_PERMUTATIONS = 999
 # -------------
 
 
+def mark_paired(system: System) -> np.ndarray:
+    """Mark the scored prompts with another scored prompt in their cluster."""
+    in_pair = system.prompts["cluster_id"].isin(system.decided["cluster_id"])
+    return system.is_scored & in_pair.to_numpy()
+
+
 def describe_wording(system: System) -> pd.DataFrame:
     """Describe the length and the perplexity of each prompt.
 

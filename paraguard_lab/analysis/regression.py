@@ -5,7 +5,6 @@ The model is in the method (`docs/method.md`, Cohorts and regression).
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ from scipy.special import ndtr, ndtri
 
 from paraguard_lab.core.inference import adjust_holm
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.core.words import split_words
 from paraguard_utils.schemas import STRATEGIES, Corpus, Table
 
@@ -26,7 +24,7 @@ ADJUSTED_TERM = "length"  # the term that is adjusted for and not tested
 ALL_SYSTEMS = "all systems"
 
 _MAX_LOG_ODDS = 10  # a larger coefficient means that there is no finite fit
-_UNDEFINED = (np.nan, np.nan, np.nan, np.nan)
+_FITTED = ["odds_ratio", "odds_ratio_low", "odds_ratio_high", "p"]
 
 
 class NoFit(Exception):
@@ -80,7 +78,7 @@ def refusal_odds_ratios(systems: Iterable[System]) -> Table:
     """
     systems = list(systems)
     terms = regression_terms(systems[0].prompts)
-    rows = []
+    tables = []
     decided_both_ways = []
     for number, system in enumerate(systems):
         decisions = system.scores[["prompt_id", "cluster_id", "label"]].assign(
@@ -88,7 +86,7 @@ def refusal_odds_ratios(systems: Iterable[System]) -> Table:
         )
         decisions["refused"] = decisions["label"] == "reject"
         own_terms = terms.loc[decisions["prompt_id"]]
-        rows += _regress(system.name, own_terms, decisions, terms.columns)
+        tables.append(_regress(system.name, own_terms, decisions, terms.columns))
         if decisions["refused"].nunique() == 2:
             decided_both_ways.append(decisions)
     if len(decided_both_ways) > 1:
@@ -98,8 +96,8 @@ def refusal_odds_ratios(systems: Iterable[System]) -> Table:
         )
         all_terms = terms.loc[decisions["prompt_id"]].reset_index(drop=True)
         all_terms = all_terms.join(dummies)
-        rows += _regress(ALL_SYSTEMS, all_terms, decisions, terms.columns)
-    table = pd.DataFrame(rows)
+        tables.append(_regress(ALL_SYSTEMS, all_terms, decisions, terms.columns))
+    table = pd.concat(tables, ignore_index=True)
     of_all = table["system"] == ALL_SYSTEMS
     for family in (of_all, ~of_all):
         is_tested = table["p"].notna() & (table["term"] != ADJUSTED_TERM)
@@ -110,7 +108,7 @@ def refusal_odds_ratios(systems: Iterable[System]) -> Table:
 
 def _regress(
     system: str, terms: pd.DataFrame, decisions: pd.DataFrame, shown: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> Table:
     """Fit one regression; return a row per shown term."""
     terms = terms.reset_index(drop=True)
     refused = decisions["refused"].to_numpy()
@@ -119,7 +117,7 @@ def _regress(
     notes = {}
     for name in terms.columns.difference(varied):
         notes[name] = "no scored variant" if name in STRATEGIES else "no spread"
-    fitted: dict[str, tuple[float, ...]] = {}
+    fitted = pd.DataFrame(columns=_FITTED, dtype=float)
     reason = _too_few(refused, len(varied))
     if not reason:
         for name in varied.intersection(STRATEGIES):
@@ -137,27 +135,20 @@ def _regress(
             fitted = _fit(terms.drop(columns=list(notes)), refused, cluster_ids)
         except NoFit as error:
             reason = str(error)
-    rows = []
-    for name in shown:
-        value, low, high, p = fitted.get(name, _UNDEFINED)
-        note = "no variance between clusters" if np.isnan(p) else ""
-        if name == ADJUSTED_TERM:
-            note = "adjusted for, not tested"
-        note = notes.get(name, note)
-        rows.append(
-            {
-                "system": system,
-                "term": name,
-                **to_columns({"odds_ratio": (value, low, high)}),
-                "p": p,
-                "p_holm": np.nan,
-                "n": len(terms),
-                "n_reject": refused.sum(),
-                "n_clusters": len(set(cluster_ids)),
-                "note": reason or note,
-            }
-        )
-    return rows
+    table = fitted.reindex(shown)
+    note = table["p"].isna().map({True: "no variance between clusters", False: ""})
+    note[ADJUSTED_TERM] = "adjusted for, not tested"
+    note.update(pd.Series(notes, dtype=object))
+    about = {
+        "p_holm": np.nan,
+        "n": len(terms),
+        "n_reject": refused.sum(),
+        "n_clusters": len(set(cluster_ids)),
+        "note": reason or note,
+    }
+    table = table.rename_axis("term").assign(**about).reset_index()
+    table.insert(0, "system", system)
+    return table
 
 
 def _too_few(refused: np.ndarray, n_terms: int) -> str:
@@ -177,7 +168,7 @@ def _too_few(refused: np.ndarray, n_terms: int) -> str:
 
 def _fit(
     terms: pd.DataFrame, refused: np.ndarray, cluster_ids: np.ndarray
-) -> dict[str, tuple[float, ...]]:
+) -> pd.DataFrame:
     """Return by term the odds ratio, the ends of its interval and p."""
     from statsmodels.genmod import cov_struct, families  # seconds to import
     from statsmodels.genmod import generalized_estimating_equations as gee
@@ -209,15 +200,13 @@ def _fit(
     deviation = np.sqrt(np.where(variance > 1e-12, variance, np.nan))
     log_odds = result.params.to_numpy()
     half = -ndtri(0.025) * deviation
-    columns = {
-        "odds_ratio": np.exp(log_odds),
-        "low": np.exp(log_odds - half),
-        "high": np.exp(log_odds + half),
-        "p": 2 * ndtr(-np.abs(log_odds) / deviation),
-    }
-    fitted = {}
-    for name, row in pd.DataFrame(columns, exposed.columns).iterrows():
-        # The fit is iterative, so processors differ in the last digits: nine are the
-        # same on all of them.
-        fitted[name] = tuple(float(f"{value:.9g}") for value in row)
-    return fitted
+    columns = [
+        np.exp(log_odds),
+        np.exp(log_odds - half),
+        np.exp(log_odds + half),
+        2 * ndtr(-np.abs(log_odds) / deviation),
+    ]
+    fitted = pd.DataFrame(np.column_stack(columns), exposed.columns, _FITTED)
+    # The fit is iterative, so processors differ in the last digits: nine are the same
+    # on all of them.
+    return fitted.map(lambda value: float(f"{value:.9g}"))

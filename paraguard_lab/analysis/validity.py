@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from paraguard_lab.analysis import excess
-from paraguard_lab.analysis.chance import describe_wording
+from paraguard_lab.analysis.chance import describe_wording, mark_paired
 from paraguard_lab.analysis.near_identical import near_identical_ratio
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import CI_COLUMNS, System
@@ -147,7 +147,7 @@ def matched_disagreement_ratio(system: System) -> Estimate:
     Estimate
         NaN if no cluster has two decisions.
     """
-    paired = system.is_paired
+    paired = mark_paired(system)
     clusters = system.clusters
     if not paired.any():
         return clusters.undefined()
@@ -167,35 +167,26 @@ def matched_disagreement_ratio(system: System) -> Estimate:
     a = n - r
     # As in DR every prompt weighs the same, whatever its cluster's size.
     each = 1 / np.maximum(n.sum(1, keepdims=True) - 1, 1)
-    pairs = _multiply_cells(n, n)
-    opposite_pairs = _multiply_cells(r, a)
-    weights = _multiply_cells(n * each, n)
-    opposite_weights = _multiply_cells(r * each, a)
+    diagonal = range(n_cells)
 
     def ratio(counts: np.ndarray) -> np.ndarray:
-        square = (len(counts), n_cells, n_cells)
-        weight = (counts @ weights).reshape(square)
-        opposite_weight = (counts @ opposite_weights).reshape(square)
-        # Ordered pairs of two cells: of all prompts, without those inside clusters (a
-        # prompt with itself never differs).
-        unrelated = np.einsum("bi,bj->bij", counts @ n, counts @ n)
-        unrelated = unrelated - (counts @ pairs).reshape(square)
-        opposite = np.einsum("bi,bj->bij", counts @ r, counts @ a)
-        opposite -= (counts @ opposite_pairs).reshape(square)
-        diagonal = range(n_cells)
+        def add_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+            """Add up products of each two cells, over clusters."""
+            return np.einsum("bc,ci,cj->bij", counts, first, second, optimize=True)
+
+        weight = add_products(n * each, n)
+        # A prompt is no pair with itself
         weight[:, diagonal, diagonal] -= counts @ (n * each)
-        differ = opposite_weight + opposite_weight.swapaxes(1, 2)
+        differ = add_products(r * each, a)
+        # Of all prompts, without pairs inside clusters
+        unrelated = np.einsum("bi,bj->bij", counts @ n, counts @ n) - add_products(n, n)
+        opposite = np.einsum("bi,bj->bij", counts @ r, counts @ a) - add_products(r, a)
         share = (opposite + opposite.swapaxes(1, 2)) / unrelated
         known = (weight > 0) & (unrelated > 0)
-        within = differ.sum(axis=(1, 2), where=known)
+        within = (differ + differ.swapaxes(1, 2)).sum(axis=(1, 2), where=known)
         return within / (share * weight).sum(axis=(1, 2), where=known)
 
     return clusters.estimate_from_counts(ratio)
-
-
-def _multiply_cells(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Multiply each two cells of a cluster: shape (clusters, cells squared)."""
-    return np.einsum("ci,cj->cij", first, second).reshape(len(first), -1)
 
 
 def sensitivity_indices(system: System) -> dict[str, Estimate]:

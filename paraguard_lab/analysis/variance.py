@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import RidgeCV
 
+from paraguard_lab.analysis.chance import mark_paired
 from paraguard_lab.core.draws import count_draws
 from paraguard_utils.analysis import confusion, wording
 from paraguard_utils.analysis.signals import trace_perplexity
@@ -117,7 +118,7 @@ def split_variance(system: System, features: pd.DataFrame) -> dict[str, object]:
         wording that style explains: style is 0 if that is negative.
     """
     clusters = system.clusters
-    paired = system.is_paired
+    paired = mark_paired(system)
     ids = system.prompts["cluster_id"].to_numpy()[paired]
     refused = system.refused[paired]
     deviations, residuals = style_residuals(ids, refused, features[paired])
@@ -196,26 +197,26 @@ def split_sampled_variance(
     r = prompts["sum"].to_numpy(float)
     deviations, residuals = style_residuals(ids, r / m, features.loc[prompts.index])
     clusters = ClusterBootstrap(ids)
-    n = clusters.sums(ids, np.ones(len(ids)))
-    answers = clusters.sums(ids, m)
-    refused = clusters.sums(ids, r)
-    different = 2 * refused * (answers - refused)
-    # Of these pairs, those of answers to one prompt say nothing about paraphrases.
     opposite = 2 * r * (m - r)
-    of_paraphrases = different - clusters.sums(ids, opposite)
-    pairs_of_paraphrases = answers**2 - clusters.sums(ids, m * m)
-    sums = _DrawnSums(
-        n=n,
-        same=clusters.sums(ids, opposite / (m * (m - 1))),
-        within=n * of_paraphrases / pairs_of_paraphrases,
-        answers=answers,
-        refused=refused,
-        different=different,
-        squares=answers**2,
-        whole=clusters.sums(ids, deviations**2),
-        rest=clusters.sums(ids, residuals**2),
-        inverse=clusters.sums(ids, 1 / m),
-    )
+    by_prompt = {
+        "n": np.ones(len(ids)),
+        "same": opposite / (m * (m - 1)),
+        "opposite": opposite,
+        "answers": m,
+        "refused": r,
+        "own_pairs": m * m,
+        "whole": deviations**2,
+        "rest": residuals**2,
+        "inverse": 1 / m,
+    }
+    sums = {name: clusters.sums(ids, values) for name, values in by_prompt.items()}
+    sums["squares"] = sums["answers"] ** 2
+    sums["different"] = 2 * sums["refused"] * (sums["answers"] - sums["refused"])
+    # Of these pairs, those of answers to one prompt say nothing about paraphrases.
+    of_paraphrases = sums["different"] - sums.pop("opposite")
+    pairs_of_paraphrases = sums["squares"] - sums.pop("own_pairs")
+    sums["within"] = sums["n"] * of_paraphrases / pairs_of_paraphrases
+    drawn = _DrawnSums(**sums)
     rarer = min(r.sum(), m.sum() - r.sum())
     names = (*VARIANCE_PARTS, "r2")
     return {
@@ -223,7 +224,7 @@ def split_sampled_variance(
         "decoding": decoding,
         "n": m.sum().astype(int),
         "too_few": rarer < disagreement.MIN_DECISIONS_EACH,
-        **to_columns(_estimate_parts(clusters, _drawn_shares, names, sums)),
+        **to_columns(_estimate_parts(clusters, _drawn_shares, names, drawn)),
     }
 
 

@@ -57,9 +57,8 @@ def disagreement_so_far(
     log_alpha = np.log(alpha)
     rho = (-2 * log_alpha + np.log(1 - 2 * log_alpha)) / (planned / 2) * n_clusters
     half = error * np.sqrt(2 * (rho + 1) / rho * np.log(np.sqrt(rho + 1) / alpha))
-    low = float(np.exp(value - half))
-    high = float(np.exp(value + half))
-    return float(np.exp(value)), low, high
+    value, low, high = np.exp([value, value - half, value + half]).tolist()
+    return value, low, high
 
 
 class EarlyVerdict(NamedTuple):

@@ -6,7 +6,6 @@ is queried (`docs/method.md`, Guards). p(refuse) is also what remedies decide by
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,17 +151,16 @@ def make_refusal_guard(
             " 05_guard_comparison only"
         )
     try:
-        recorded = _read_answers(name, entry, options)
+        prompts, traces, weights_id = _read_answers(name, entry, options)
     except DataError as error:
         if is_published:
             raise
         raise SettingsError(str(error)) from None
-    scores = cross_fit(
-        recorded.traces, recorded.labels, recorded.clusters, recorded.teaches
-    )
+    teaches = prompts["label"].notna().to_numpy()
+    scores = cross_fit(traces, prompts, prompts["cluster_id"], teaches)
     # As scores are kept, so that the threshold is one of them
     scores = np.array([float(f"{score:.5g}") for score in scores])
-    by_text = dict(zip(recorded.texts, scores, strict=True))
+    by_text = dict(zip(prompts["text"], scores, strict=True))
 
     def score(texts: Sequence[str]) -> np.ndarray:
         if by_text.keys().isdisjoint(texts):
@@ -172,30 +170,24 @@ def make_refusal_guard(
             )
         return np.array([by_text.get(text, np.nan) for text in texts])
 
-    taught_by = stores.frame_hash(recorded.labels[recorded.teaches])
-    threshold = choose_by_share(scores[recorded.teaches], entry.rejects)
+    taught_by = stores.frame_hash(prompts.loc[teaches, ["prompt_id", "label"]])
+    threshold = choose_by_share(scores[teaches], entry.rejects)
     return Guard(
         name=name,
-        version=f"{recorded.weights_id[:12]}-{taught_by[:12]}",
+        version=f"{weights_id[:12]}-{taught_by[:12]}",
         score=score,
         **{**entry.described, "threshold": threshold},
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Answers:
-    """What a model answered to several corpora, prompt by prompt in the same order."""
+def _read_answers(
+    name: str, entry: RefusalEntry, options: GuardOptions
+) -> tuple[pd.DataFrame, Traces, str]:
+    """Read a model's answers without a system prompt, to the corpora that have some.
 
-    texts: pd.Series
-    clusters: pd.Series  # of a twin, its benign one
-    traces: Traces
-    labels: Labels  # NaN except for the first corpus
-    teaches: np.ndarray  # whether a prompt is of the first corpus
-    weights_id: str
-
-
-def _read_answers(name: str, entry: RefusalEntry, options: GuardOptions) -> _Answers:
-    """Read a model's answers without a system prompt, to the corpora that have some."""
+    Return the prompts, each twin in its benign cluster and with the labels of the first
+    corpus, their traces, and what identifies the weights.
+    """
     assert options.store is not None
     corpus_name, corpus = next(iter(options.corpora.items()))
     files = CorpusFiles(options.store, corpus_name)
@@ -230,12 +222,9 @@ def _read_answers(name: str, entry: RefusalEntry, options: GuardOptions) -> _Ans
             " learn what a refusal is"
         )
     by_prompt = files.read("labels", system).set_index("prompt_id")["label"]
-    labels = prompts[["prompt_id"]].assign(label=prompts["prompt_id"].map(by_prompt))
-    return _Answers(
-        texts=prompts["text"],
-        clusters=unsafe.benign_cluster_of(prompts["cluster_id"]),
-        traces=traces,
-        labels=labels,
-        teaches=np.arange(len(prompts)) < len(corpus),
-        weights_id=stores.read_meta(files.path("traces", system))["weights_id"],
+    prompts = prompts.assign(
+        cluster_id=unsafe.benign_cluster_of(prompts["cluster_id"]),
+        label=prompts["prompt_id"].map(by_prompt),
     )
+    meta = stores.read_meta(files.path("traces", system))
+    return prompts, traces, meta["weights_id"]

@@ -40,14 +40,13 @@ class ThresholdCurve:
 
     def _share_rejected(self, cluster_ids: pd.Series, p: np.ndarray) -> np.ndarray:
         """Return shares rejected, shape (1 + resamples, thresholds)."""
-        rejected = (p[:, None] >= self.thresholds[None, :]).astype(float)
-        codes = self.clusters.codes
-        sums = np.zeros((len(codes), len(self.thresholds)))
-        np.add.at(sums, codes.loc[cluster_ids].to_numpy(), rejected)
+        rejected = pd.DataFrame(p[:, None] >= self.thresholds)
+        by_cluster = rejected.groupby(cluster_ids.to_numpy()).sum()
+        sums = by_cluster.reindex(self.clusters.codes.index, fill_value=0)
         sizes = self.clusters.sums(cluster_ids, np.ones(len(cluster_ids)))
         draws = np.vstack([np.ones(len(sizes)), self.clusters.counts])
         with np.errstate(invalid="ignore"):
-            return (draws @ sums) / (draws @ sizes)[:, None]
+            return (draws @ sums.to_numpy()) / (draws @ sizes)[:, None]
 
     def above(self, frr: Estimate, twins: Estimate) -> Estimate:
         """Estimate how many more twins are refused than by a threshold.

@@ -52,21 +52,18 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     rng = np.random.default_rng(seed)
     category = corpus.groupby("cluster_id")["category"].first().sort_index()
     names = sorted(category.unique())
-    held_out: list[str] = []
-    if len(names) > 1:
-        count = int(len(names) * HELD_OUT_SHARE)
-        held_out = sorted(map(str, rng.choice(names, count, replace=False)))
+    count = int(len(names) * HELD_OUT_SHARE)
+    held_out = sorted(map(str, rng.choice(names, count, replace=False)))
     benign_of_twins = unsafe.benign_cluster_of(twins["cluster_id"])
     has_twin = category.index.isin(benign_of_twins)
     part_of = pd.Series("test", index=category.index)
-    for name in names:
-        if name in held_out:
-            continue
+    for name in sorted(set(names).difference(held_out)):
         for chosen, ratio in ((has_twin, TWINNED_RATIO), (~has_twin, UNTWINNED_RATIO)):
             clusters = rng.permutation(category.index[(category == name) & chosen])
             ends = np.round(np.cumsum(ratio) / sum(ratio) * len(clusters)).astype(int)
-            part_of[clusters[: ends[0]]] = "train"
-            part_of[clusters[ends[0] : ends[1]]] = "validation"
+            train, validation, _, _ = np.split(clusters, ends)
+            part_of[train] = "train"
+            part_of[validation] = "validation"
     splits = []
     for part in ("train", "validation", "test"):
         clusters = part_of.index[part_of == part]

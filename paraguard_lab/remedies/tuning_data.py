@@ -54,8 +54,8 @@ def make_tuning_examples(
     answers = system.labels.assign(finish_reason=finished, declined_later=False)
     if longer is not None:
         answers = pd.concat([answers, longer])
-    prompts = system.prompts.set_index("prompt_id")
-    responses = _fit_to_tune(answers, prompts["text"]).set_index("prompt_id")
+    requests = system.prompts.set_index("prompt_id")["text"]
+    responses = _fit_to_tune(answers, requests).set_index("prompt_id")
     is_fit = system.pairs["neighbour_id"].isin(responses.index)
     nearest = pair_with_nearest_accepted(system.pairs[is_fit])
     answered_as = nearest.set_index("centre_id")["neighbour_id"]
@@ -64,21 +64,20 @@ def make_tuning_examples(
     if system_prompt:
         opening.append({"role": "system", "content": system_prompt})
     examples = []
-    for prompt_id in prompts.index:
-        if prompt_id not in answered_as.index:
+    for prompt in system.prompts.itertuples():
+        answered = answered_as.get(prompt.prompt_id)
+        if answered is None:
             continue
-        answered = answered_as[prompt_id]
-        response = responses.at[answered, "response"]
         messages = [
             *opening,
-            {"role": "user", "content": prompts.at[prompt_id, "text"]},
-            {"role": "assistant", "content": response},
+            {"role": "user", "content": prompt.text},
+            {"role": "assistant", "content": responses.at[answered, "response"]},
         ]
         example = {
             "messages": messages,
             "system": system.name,
-            "cluster_id": prompts.at[prompt_id, "cluster_id"],
-            "prompt_id": prompt_id,
+            "cluster_id": prompt.cluster_id,
+            "prompt_id": prompt.prompt_id,
             "answered_as": answered,
         }
         examples.append(example)

@@ -22,11 +22,10 @@ from paraguard_utils.registry import read_system_prompt
 from paraguard_utils.schemas import Corpus, Table
 
 UTILITY_TABLE = "remedy_utility"
-UTILITY_COLUMNS = [
-    "system",
-    "remedy",
-    *to_columns(dict.fromkeys(("divergence", "ppl_ratio"), (0.0, 0.0, 0.0))),
-]
+UTILITY_COLUMNS = ["system", "remedy"]
+UTILITY_COLUMNS += ["divergence", "divergence_low", "divergence_high"]
+UTILITY_COLUMNS += ["ppl_ratio", "ppl_ratio_low", "ppl_ratio_high"]
+
 UTILITY_BATCH = 16  # prompts that are computed together
 MAX_ANSWERS = 60  # of the untouched model, whose perplexity is compared
 
@@ -133,9 +132,8 @@ def update_utility(
     Write and return the table of a live store.
     """
     base = base.reported_on(fold.third)
-    kept = base.store.has("tables", UTILITY_TABLE)
     table = pd.DataFrame(columns=UTILITY_COLUMNS)
-    if kept:
+    if base.store.has("tables", UTILITY_TABLE):
         table = base.store.read("tables", UTILITY_TABLE)
     measured = set(table.loc[table["system"] == base.name, "remedy"])
     models = {}
@@ -147,7 +145,6 @@ def update_utility(
     if models:
         rows = measure_utility(base, models, fold.test.benign)
         table = pd.concat([table, rows], ignore_index=True)
-    if models or not kept:
-        meta = base.settings.meta(system=base.name)
-        base.store.write("tables", UTILITY_TABLE, frame=table, meta=meta)
+    meta = base.settings.meta(system=base.name)
+    base.store.write("tables", UTILITY_TABLE, frame=table, meta=meta)
     return table
