@@ -6,13 +6,15 @@ import typer
 
 from paraguard_tools.logs.commands import app
 from paraguard_utils.errors import UserError
+from paraguard_utils.seams import find_extensions, load_extension
 
-NEEDED = ""  # the package for the want of which the study's commands are not there
+NEEDED = ""  # the package for the want of which some commands are not there
 
-try:
-    import paraguard_tools.commands  # noqa: F401  (adds them to the app)
-except ModuleNotFoundError as missing:
-    NEEDED = str(missing.name)
+for package in find_extensions("commands"):
+    try:
+        load_extension("commands", package)  # adds its commands to the app
+    except ModuleNotFoundError as missing:
+        NEEDED = str(missing.name)
 
 
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
