@@ -44,7 +44,7 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "generator == @RULES_GENERATOR"
     )
     embed = inputs.make_embedder(stores.CorpusFiles(store, "written"))
-    judging = gates.Judging(embed=embed, losses=fluency.compute_losses)
+    judging = gates.Judging(embed=embed, review=fluency.prefer_fluent)
     _, rules = gates.judge_candidates(seeds, rules, judging)
     return {
         "model": written[gates.passes_alone(written)],

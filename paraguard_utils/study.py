@@ -182,8 +182,7 @@ class CorpusStudy(Page[CorpusSettings]):
             Gates.pick(settings.model_dump()),
             self.embed,
             self.risk.score,
-            losses=self.source.losses,
-            intent=self.source.intent(self.files),
+            review=self.source.review(self.files),
         )
 
     def judge(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -140,7 +140,7 @@ def _judge_part(seeds: Seeds, order: Order, taken: set[str]) -> pd.DataFrame:
         encoder.memoize_embedding(encoder.encode_texts),
         order.scorer.score,
         taken,
-        fluency.compute_losses,
+        fluency.prefer_fluent,
     )
     judged = gates.judge_seeds(seeds, judging)
     candidates = paraphrase.paraphrase_by_rules(judged[judged["reason"] == ""])

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import pandas as pd
 
 from paraguard_utils.models import loading
 from paraguard_utils.models.prompting import Request
 
 FLUENCY_MODEL = "smollm2-135m-instruct"
+
+# The most fluent candidates of a seed and strategy, as many as this, are never stilted
+MIN_FLUENT = 2
 
 # Processors differ in later decimals, and the gates must decide alike on all
 LOSS_DECIMALS = 3
@@ -50,3 +54,26 @@ def compute_losses(texts: Sequence[str]) -> np.ndarray:
     rows = ask_in_batches(_model(), requests, 32, 1)
     losses = [np.nanmean(row["token_nll"], dtype=np.float64) for row in rows]
     return np.array(losses).round(LOSS_DECIMALS)
+
+
+def prefer_fluent(candidates: pd.DataFrame) -> pd.Series:
+    """Stop the less fluent half of each seed's candidates by strategy (`gates.Review`).
+
+    At least `MIN_FLUENT` of them stay.
+
+    Parameters
+    ----------
+    candidates : DataFrame
+        seed_id, strategy, text.
+
+    Returns
+    -------
+    Series of str
+        "stilted" or "" by the candidates' index, the most fluent first.
+    """
+    losses = compute_losses(candidates["text"].tolist())
+    candidates = candidates.assign(loss=losses).sort_values("loss", kind="stable")
+    groups = candidates.groupby(["seed_id", "strategy"])
+    half = np.ceil(groups["loss"].transform("size") / 2)
+    is_fluent = groups.cumcount() < np.maximum(MIN_FLUENT, half)
+    return is_fluent.map({True: "", False: "stilted"})

@@ -109,25 +109,31 @@ class Authors(inputs.CandidateSource):
         written = paraphrase_by_model(files, seeds, model, "writer", draws)
         return written.assign(generator=model.name)
 
-    def intent(self, files: stores.CorpusFiles) -> gates.IntentJudge | None:
-        """Return what tells the gates whether candidates keep the intent.
+    def review(self, files: stores.CorpusFiles) -> gates.Review | None:
+        """Return what judges candidates that pass the gates: intent, then fluency.
 
-        None if nobody judges. A live store keeps the replies as traces of the corpus
-        `<name>-intent`; the recorded store raises Missing.
+        Fluency counts for what rules write. None if nothing judges. A live store keeps
+        a judge's replies as traces of the corpus `<name>-intent`; the recorded store
+        raises Missing.
         """
+        by_rules = self.name == paraphrase.RULES_GENERATOR
         judge = self.judge
-        if judge is None:
-            return None
-        _require_live(files, "a model judges intent")
+        if judge:
+            _require_live(files, "a model judges intent")
 
-        def judge_pairs(pairs: pd.DataFrame) -> list[str]:
-            if pairs.empty:
-                return []
-            _announce(judge.name, _make_questions(pairs)["text"], JUDGE_DECODING)
-            model = judge.open(self.settings)
-            return judge_intent(files, pairs, model)
+        def review_pairs(pairs: pd.DataFrame) -> pd.Series:
+            reasons = pd.Series("", pairs.index)
+            if judge and len(pairs):
+                questions = _make_questions(pairs)["text"]
+                _announce(judge.name, questions, JUDGE_DECODING)
+                reasons[:] = judge_intent(files, pairs, judge.open(self.settings))
+            if by_rules:
+                keeps = reasons == ""
+                fluent = fluency.prefer_fluent(pairs[keeps])
+                reasons = pd.concat([fluent, reasons[~keeps]])
+            return reasons
 
-        return judge_pairs
+        return review_pairs if judge or by_rules else None
 
     def about(self) -> dict[str, Any]:
         """Describe writer and judge for a meta file; {} if there is neither."""
@@ -202,8 +208,7 @@ def find_authors(settings: CorpusSettings) -> Authors:
             " writes; let another one judge"
         )
     name = settings.candidates
-    losses = fluency.compute_losses if name == paraphrase.RULES_GENERATOR else None
-    return Authors(name, losses, settings=settings, writer=writer, judge=judge)
+    return Authors(name, settings=settings, writer=writer, judge=judge)
 
 
 def _known_as(source: backends.BackendSource) -> set[str]:

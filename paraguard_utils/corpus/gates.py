@@ -84,9 +84,6 @@ JUDGE_REASONS = ("intent", "harm", "unparsed")  # reasons that a judge gives
 # Candidates with these reasons pass alone, but siblings are preferred
 SELECTION_REASONS = ("stilted", "frame", "sibling", "surplus", "incomplete")
 
-# The most fluent candidates of a seed and strategy, as many as this, are never stilted
-MIN_FLUENT = 2
-
 GATE_MEASURES = {
     "similarity": "cosine to the seed",
     "content_overlap": "content-word overlap",
@@ -95,13 +92,11 @@ GATE_MEASURES = {
 BIN_WIDTH = 0.05  # width of a bin in histograms of these measures
 BIN_EDGES = np.linspace(0, 1, 21)
 
-Losses: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""A function from n texts to n losses; the lowest is the most fluent."""
+Review: TypeAlias = Callable[[pd.DataFrame], pd.Series]
+"""A function from candidates that pass alone to their reasons, best first.
 
-IntentJudge: TypeAlias = Callable[[pd.DataFrame], Sequence[str]]
-"""A function from candidates beside their seeds (seed_id, seed, text) to reasons.
-
-The reason is "" for a candidate that keeps the intent, else one of `JUDGE_REASONS`."""
+It gets seed_id, strategy, seed (its text) and text. The reason is "" for a candidate
+that may be chosen, else a key of `GATE_REASONS`; its index is the candidate's."""
 
 
 @dataclass(frozen=True)
@@ -118,19 +113,15 @@ class Judging:
         From texts and `embed` to risks (`risk.load_risk_scorer`).
     taken : collection of str
         Texts that are elsewhere in the corpus, as `text.match_key` returns them.
-    losses : callable, optional
-        From texts to losses. If given, only the more fluent half of each strategy takes
-        part; people's candidates need none.
-    intent : callable, optional
-        From candidates that pass alone to reasons, "" for those that keep the intent.
+    review : callable, optional
+        What else judges candidates that pass alone, as models do; people's need none.
     """
 
     limits: Gates = Gates()
     embed: encoder.Embed = encoder.encode_texts
     score: RiskFunction = surface_risk
     taken: Collection[str] = ()
-    losses: Losses | None = None
-    intent: IntentJudge | None = None
+    review: Review | None = None
 
 
 def judge_candidates(
@@ -189,10 +180,13 @@ def judge_candidates(
         "seed": own_seeds["reason"] != "",
     }
     candidates["reason"] = _first_reasons(texts, limits, stops)
-    if judging.intent is not None:
-        passing = candidates[candidates["reason"] == ""].assign(seed=own_seeds["text"])
-        candidates.loc[passing.index, "reason"] = judging.intent(passing)
-    _select_variants(candidates, judging)
+    passing = candidates[candidates["reason"] == ""]
+    if judging.review is not None:
+        reasons = judging.review(passing.assign(seed=own_seeds["text"]))
+        candidates.loc[reasons.index, "reason"] = reasons
+        passing = passing.loc[reasons.index[reasons == ""]]
+    for _, cluster in passing.groupby("seed_id", sort=False):
+        candidates.loc[cluster.index, "reason"] = _select_variants(cluster, limits)
     measures = ["similarity", "overlap", "content_overlap"]
     candidates[measures] = candidates[measures].round(4)
     return seeds, candidates
@@ -305,30 +299,7 @@ def _find_repeated(texts: Sequence[str], taken: Collection[str]) -> np.ndarray:
     return (keys.duplicated() | keys.isin(taken)).to_numpy()
 
 
-def _select_variants(candidates: pd.DataFrame, judging: Judging) -> None:
-    """Stop the candidates to which fluent ones or siblings are preferred."""
-    passing = candidates[candidates["reason"] == ""]
-    if judging.losses is not None:
-        candidates.loc[passing.index, "reason"] = "stilted"
-        passing = _more_fluent_half(passing, judging.losses)
-    for _, cluster in passing.groupby("seed_id", sort=False):
-        reasons = _select_from_cluster(cluster, judging.limits)
-        candidates.loc[cluster.index, "reason"] = reasons
-
-
-def _more_fluent_half(candidates: pd.DataFrame, losses: Losses) -> pd.DataFrame:
-    """Return the more fluent half of each seed's candidates by strategy, best first.
-
-    At least `MIN_FLUENT` of them stay.
-    """
-    candidates = candidates.assign(loss=losses(candidates["text"].tolist()))
-    candidates = candidates.sort_values("loss", kind="stable")
-    groups = candidates.groupby(["seed_id", "strategy"])
-    half = np.ceil(groups["loss"].transform("size") / 2)
-    return candidates[groups.cumcount() < np.maximum(MIN_FLUENT, half)]
-
-
-def _select_from_cluster(cluster: pd.DataFrame, limits: Gates) -> np.ndarray:
+def _select_variants(cluster: pd.DataFrame, limits: Gates) -> np.ndarray:
     """Choose a cluster's variants; return each candidate's reason, "" for the kept.
 
     If one of each strategy do not make a complete cluster, the paper's strategies are

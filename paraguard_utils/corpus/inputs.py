@@ -34,12 +34,9 @@ class CandidateSource:
     name : str
         What the parameter `candidates` names. A file's path is relative to the caller's
         folder or to the project, and `{corpus}` in it is the name of the corpus.
-    losses : callable, optional
-        How fluent candidates are, as `gates.Judging` takes it; None for people's.
     """
 
     name: str
-    losses: gates.Losses | None = None
 
     def read(
         self, files: CorpusFiles, seeds: Seeds, limits: Gates = Gates()
@@ -58,8 +55,8 @@ class CandidateSource:
         rows["text"] = rows["text"].str.strip()  # as it is queried
         return rows.assign(generator="authored", rule="authored")
 
-    def intent(self, files: CorpusFiles) -> gates.IntentJudge | None:
-        """Return what judges whether candidates keep the intent, as `gates.Judging`."""
+    def review(self, files: CorpusFiles) -> gates.Review | None:
+        """Return what judges candidates that pass alone; None for people's."""
         return None
 
     def about(self) -> dict[str, Any]:

@@ -346,10 +346,10 @@ def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
 
     def intent(pairs):
         asked.append(pairs)
-        return ["", "intent", "harm", "unparsed"]
+        return pd.Series(["", "intent", "harm", "unparsed"], pairs.index)
 
     limits = Gates(per_seed=1, min_strategies=1)
-    judging = gates.Judging(limits, *measures(), intent=intent)
+    judging = gates.Judging(limits, *measures(), review=intent)
     _, judged = gates.judge_candidates(SEEDS.head(1), CANDIDATES, judging)
     assert judged["reason"].tolist() == ["", "blank", "intent", "harm", "unparsed"]
     assert asked[0]["text"].tolist() == CANDIDATES["text"][[0, 2, 3, 4]].tolist()
@@ -365,8 +365,8 @@ def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
 
 
 def test_nobody_judges_unless_named(results):
-    nobody = writer.find_authors(config(candidates="rules"))
-    assert nobody.intent(files()) is None and nobody.about() == {}
+    nobody = writer.find_authors(config(candidates="mine.csv"))
+    assert nobody.review(files()) is None and nobody.about() == {}
     nobody.keep(files(), SEEDS, CANDIDATES.assign(reason=""), {})
     assert not results.exists()
 
@@ -497,7 +497,7 @@ def test_the_recorded_store_asks_nobody(tmp_path):
         }
     )
     with pytest.raises(Missing, match="in a live store only"):
-        writer.find_authors(judge).intent(
+        writer.find_authors(judge).review(
             stores.CorpusFiles(stores.Store("recorded"), "mine")
         )
 
@@ -566,14 +566,14 @@ def test_writer_and_judge_by_files(results, tmp_path, capsys):
     )
     _, written = read(given)
     assert len(written) == 2 * N
-    intent = writer.find_authors(given).intent(files())
+    review = writer.find_authors(given).review(files())
     with pytest.raises(SystemExit) as ended:
-        intent(PAIRS)
+        review(PAIRS)
     assert ended.value.code == 0 and answered(ear, lambda body: "Yes.") == 2 * len(
         PAIRS
     )
-    assert intent(PAIRS) == [""] * len(PAIRS)
-    assert intent(PAIRS.head(0)) == []
+    assert review(PAIRS).tolist() == [""] * len(PAIRS)
+    assert review(PAIRS.head(0)).empty
 
 
 # The sheet

@@ -359,8 +359,6 @@ def test_a_candidate_without_its_seed_is_named(tmp_path):
 class OwnSource:
     """A generator of another package."""
 
-    losses = None
-
     def __init__(self, given):
         self.given = given
 

@@ -53,53 +53,6 @@ def test_a_text_on_a_threshold_passes(vector, risk, stops):
     assert judged["reason"].tolist() == [stops]
 
 
-def test_of_what_rules_write_the_more_fluent_half_is_chosen_from():
-    texts = [f"{OTHER} Version {letter}" for letter in "tuvwxyz"]
-    seeds = pd.DataFrame({"seed_id": ["s"], "text": [SEED]})
-    candidates = pd.DataFrame(
-        {"seed_id": "s", "strategy": ["lexical"] * 5 + ["register"] * 2, "text": texts}
-    )
-    asked = []
-
-    def losses(asked_of):
-        asked.extend(asked_of)
-        return np.array([3.0, 1.0, 2.0, 2.0, 9.0, 8.0, 7.0])[
-            [texts.index(text) for text in asked_of]
-        ]
-
-    def judged(candidates, per_seed, losses=losses):
-        measures = (
-            lambda texts: np.ones((len(texts), 2)),
-            lambda texts, _: np.full(len(texts), 0.5),
-        )
-        limits = Gates(per_seed=per_seed, min_strategies=1, max_overlap=1.0)
-        judging = gates.Judging(limits, *measures, losses=losses)
-        return gates.judge_candidates(seeds, candidates, judging)[1]["reason"].tolist()
-
-    # three of five and, though less fluent, two of two
-    assert judged(candidates, 5) == ["stilted", "", "", "", "stilted", "", ""]
-    # the lexical ones overlap alike with the seed: the most fluent goes first
-    assert judged(candidates.head(5), 1) == [
-        "stilted",
-        "",
-        "surplus",
-        "surplus",
-        "stilted",
-    ]
-    assert judged(candidates.head(5), 1, None) == [
-        "",
-        "surplus",
-        "surplus",
-        "surplus",
-        "surplus",
-    ]
-    asked.clear()
-    judged(
-        pd.concat([candidates, candidates.head(1)]), 5
-    )  # what a gate stops alone is not asked about
-    assert asked == texts
-
-
 def test_a_word_overlap_on_the_threshold_passes():
     # 9 of 10 words are shared: an overlap of 0.9 in all words and in content words
     seed = "kill every rogue python worker process hanging after midnight"
