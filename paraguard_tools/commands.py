@@ -1,6 +1,7 @@
 """The study's commands; they need more packages than those in `logs.commands`.
 
-Each command imports its modules itself, so that none waits for those of another.
+Each command imports its modules itself, so that none waits for those of another. The
+parameters of a command are its options, however many there are.
 """
 
 from pathlib import Path
@@ -42,7 +43,10 @@ _XSTestAnswers = Annotated[
         metavar="FOLDER", help="With xstest_v2_completions_*.csv, as published."
     ),
 ]
-_SEED = SEED
+SeedOption = Annotated[int, typer.Option(help="Of what is drawn at random.")]
+BenchmarkOption = Annotated[
+    str, typer.Option(metavar="FILE", help="Its prompts, as published; docs/usage.md.")
+]
 _RISK = BuildSettings.model_fields["risk"].default
 
 
@@ -109,11 +113,8 @@ def run(
     Example: paraguard run --model Qwen/Qwen2.5-7B-Instruct -p
     system_prompts="[none, safety]"
     """
-    given = {
-        name: value
-        for name, value in (("model", model), ("store", store), ("corpus", corpus))
-        if value
-    }
+    named = {"model": model, "store": store, "corpus": corpus}
+    given = {name: value for name, value in named.items() if value}
     for text in parameter or ():
         name, equals, value = text.partition("=")
         try:
@@ -174,21 +175,12 @@ def agreement(
     Example: paraguard agreement --xstest xstest/model_completions
     """
     from paraguard_lab.labels import agreement as agreements
+    from paraguard_utils.report import tables
 
-    table = agreements.write_xstest_tables(xstest, require_live_store(store), judge)[
-        "xstest_agreement"
-    ]
-    shown = [
-        "file",
-        "part",
-        "labeller",
-        "n",
-        "accuracy",
-        "kappa",
-        "kappa_low",
-        "kappa_high",
-    ]
-    print(table[shown].to_string(index=False))
+    live = require_live_store(store)
+    table = agreements.write_xstest_tables(xstest, live, judge)["xstest_agreement"]
+    about = ["file", "part", "labeller", "n", "accuracy"]
+    print(tables.format_estimates(table, ["kappa"], about).to_string(index=False))
 
 
 @app.command()
@@ -206,11 +198,8 @@ def explorer(
     require_checkout()  # raises if there is no checkout
     from paraguard_tools.pages import site
 
-    site.write_explorer(
-        check_settings(
-            {"store": store, "corpus": corpus, "model": model}, StudySettings
-        )
-    )
+    given = {"store": store, "corpus": corpus, "model": model}
+    site.write_explorer(check_settings(given, StudySettings))
 
 
 @app.command()
@@ -229,15 +218,8 @@ def remedy(
 
     Example: paraguard remedy --model Qwen/Qwen2.5-7B-Instruct
     """
-    config = check_settings(
-        {
-            "store": store,
-            "corpus": corpus,
-            "model": model,
-            "system_prompts": [system_prompt],
-        },
-        QuerySettings,
-    )
+    given = {"store": store, "corpus": corpus, "model": model}
+    config = check_settings(given | {"system_prompts": [system_prompt]}, QuerySettings)
     if store == RECORDED:
         require_checkout()  # raises if there is no record
     from paraguard_tools.pages import advice
@@ -247,23 +229,10 @@ def remedy(
 
 @corpus_app.command()
 def build(
-    phtest: Annotated[
-        str, typer.Option(metavar="FILE", help="PHTest v0.1 (An et al., COLM 2024).")
-    ] = "",
-    ebench: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="USEBench's E-Bench (Mai et al., WWW 2025)."),
-    ] = "",
-    orbench: Annotated[
-        str, typer.Option(metavar="FILE", help="OR-Bench Hard-1K (Cui et al., 2024).")
-    ] = "",
-    xstest: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="XSTest's prompts: describe the risk scorer on them too.",
-        ),
-    ] = "",
+    phtest: BenchmarkOption = "",
+    ebench: BenchmarkOption = "",
+    orbench: BenchmarkOption = "",
+    xstest: BenchmarkOption = "",
     clusters: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
     labels: Annotated[
         list[str],
@@ -278,9 +247,7 @@ def build(
             help="Strategies a cluster must hold: many a prompt has no word to soften.",
         ),
     ] = PUBLIC_GATES.min_strategies,
-    seed: Annotated[
-        int, typer.Option(help="Of the order in which seeds are drawn.")
-    ] = _SEED,
+    seed: SeedOption = SEED,
     store: LiveStoreOption = LIVE,
     name: Annotated[str, typer.Option(help="Name of the corpus.")] = "public",
 ) -> None:
@@ -290,11 +257,8 @@ def build(
 
     Example: paraguard corpus build --orbench or-bench-hard-1k.csv --clusters 500
     """
-    files = {
-        key: file
-        for key, file in (("phtest", phtest), ("ebench", ebench), ("orbench", orbench))
-        if file
-    }
+    named = {"phtest": phtest, "ebench": ebench, "orbench": orbench}
+    files = {benchmark: file for benchmark, file in named.items() if file}
     if not files:
         raise SettingsError(
             "name at least one benchmark file: --phtest, --ebench or --orbench"
@@ -302,24 +266,25 @@ def build(
     live = require_live_store(store, name)
     from paraguard_lab.corpus.build import PublicCorpus, build_public_corpus
 
-    public = PublicCorpus(
-        files=CorpusFiles(live, name),
-        sources=files,
-        labels=labels,
-        clusters=clusters,
-        min_strategies=min_strategies,
-        risk=risk,
-        seed=seed,
-        xstest=xstest,
+    build_public_corpus(
+        PublicCorpus(
+            files=CorpusFiles(live, name),
+            sources=files,
+            labels=labels,
+            clusters=clusters,
+            min_strategies=min_strategies,
+            risk=risk,
+            seed=seed,
+            xstest=xstest,
+        )
     )
-    build_public_corpus(public)
 
 
 @corpus_app.command()
 def describe(
     store: LiveStoreOption = LIVE,
     corpus: CorpusOption = "public",
-    seed: Annotated[int, typer.Option(help="Of the resamples.")] = _SEED,
+    seed: SeedOption = SEED,
 ) -> None:
     """Write what may be published of a corpus whose texts must not be.
 
@@ -346,7 +311,7 @@ def sheet(
     store: StoreOption = RECORDED,
     corpus: CorpusOption = CORPUS,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Pairs.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = _SEED,
+    seed: SeedOption = SEED,
 ) -> None:
     """Draw paraphrases for people to compare with their seeds.
 
@@ -381,13 +346,8 @@ def read(
         raise SettingsError("one or two sheets can be read")
     from paraguard_lab.corpus import fidelity
 
-    print(
-        "\n".join(
-            fidelity.describe_sheets(
-                [fidelity.read_sheet(paths.resolve_input(name)) for name in files]
-            )
-        )
-    )
+    sheets = [fidelity.read_sheet(paths.resolve_input(name)) for name in files]
+    print("\n".join(fidelity.describe_sheets(sheets)))
 
 
 @app.command()
@@ -412,10 +372,7 @@ def optional_models() -> None:
 
 @app.command()
 def remedies(
-    xstest: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="XSTest's prompts: ask its unsafe ones too."),
-    ] = "",
+    xstest: BenchmarkOption = "",
 ) -> None:
     """Apply every remedy to the default model in the live store, resumably.
 

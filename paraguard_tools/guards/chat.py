@@ -62,11 +62,9 @@ def make_yes_no_guard(
         tokenizer = model.tokenizer
         scores = np.full(len(texts), np.nan)
         stripped = pd.Series(texts, dtype=str).str.strip()
-        askable = [
-            text != ""
-            and not any(token in text for token in tokenizer.all_special_tokens)
-            for text in stripped
-        ]
+        askable = stripped != ""
+        for token in tokenizer.all_special_tokens:
+            askable &= ~stripped.str.contains(token, regex=False)
         prompts = pd.DataFrame(
             {"prompt_id": stripped.index.astype(str), "text": stripped}
         )[askable]

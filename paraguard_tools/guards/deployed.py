@@ -136,10 +136,16 @@ def load_deployed_guard(
             f"{len(entry.runs)} times each, on {options.device} in {options.dtype},"
             f" {options.batch} at a time"
         )
-        make_scorer = _make_prompted_scorer
         if entry.kind == "classifier":
-            make_scorer = _make_classifier_scorer
-        score = make_scorer(name, entry, source, options, notes)
+            score = _make_classifier_scorer(name, entry, source, options, notes)
+        else:
+            model = loading.load_model(
+                source,
+                options.dtype,
+                options.device,
+                without_template="plain" if entry.template else "error",
+            )
+            score = PromptedGuard(name, entry, model, options.batch, notes)
 
     if interpretation:
         own_name = f"{own_name}-{interpretation}"
@@ -153,19 +159,6 @@ def load_deployed_guard(
         notes=notes,
         **entry.described,
     )
-
-
-def _make_prompted_scorer(
-    name: str,
-    entry: DeployedEntry,
-    source: loading.ModelSource,
-    options: GuardOptions,
-    notes: GuardNotes,
-) -> GuardScorer:
-    """Return the scorer of a local model that answers in words."""
-    without_template = "plain" if entry.template else "error"
-    model = loading.load_model(source, options.dtype, options.device, without_template)
-    return PromptedGuard(name, entry, model, options.batch, notes)
 
 
 def _make_classifier_scorer(

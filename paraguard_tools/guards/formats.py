@@ -232,12 +232,10 @@ def read_verdict(entry: DeployedEntry, output: str) -> GuardVerdict | None:
     """
     if entry.tokens is None:
         return None
-    start = 0
-    if entry.after:
-        ends = [match.end() for match in re.finditer(entry.after, output)]
-        if not ends:
-            return None
-        start = ends[-1]
+    ends = [match.end() for match in re.finditer(entry.after or r"\A", output)]
+    if not ends:
+        return None
+    start = ends[-1]
     body = output[start:]
     if entry.key:
         label = _find_by_key(entry.key, body)
@@ -245,21 +243,17 @@ def read_verdict(entry: DeployedEntry, output: str) -> GuardVerdict | None:
         label = _find_by_pattern(entry.pattern or _first_word(entry), body)
     if label is None:
         return None
-    given = label.text.casefold()
+    text, place = label
+    given = text.casefold()
     for unsafe, strings in ((True, entry.tokens.unsafe), (False, entry.tokens.safe)):
         for string in strings:
             known = string.strip().casefold()
             if given == known or (given.startswith(known) and not entry.key):
                 # A space before it is part of the label's first token.
                 space = string[: len(string) - len(string.lstrip())]
-                written = output[: start + label.start].removesuffix(space)
+                written = output[: start + place].removesuffix(space)
                 return GuardVerdict(unsafe, written)
     return None
-
-
-class _Label(NamedTuple):
-    text: str
-    start: int  # its first character's place
 
 
 def _first_word(entry: DeployedEntry) -> str:
@@ -270,22 +264,21 @@ def _first_word(entry: DeployedEntry) -> str:
     return rf"\A\s*{re.escape(entry.forced.strip())}\s*(?P<label>{labels})\b"
 
 
-def _find_by_pattern(pattern: str, body: str) -> _Label | None:
-    """Return the label that a pattern finds.
+def _find_by_pattern(pattern: str, body: str) -> tuple[str, int] | None:
+    """Return the label that a pattern finds, and its first character's place.
 
     None if it finds none, or different ones.
     """
     matches = list(re.finditer(pattern, body))
     if len({match["label"].casefold() for match in matches}) != 1:
         return None
-    first = matches[0]
-    return _Label(first["label"], first.start("label"))
+    return matches[0]["label"], matches[0].start("label")
 
 
-def _find_by_key(key: str, body: str) -> _Label | None:
-    """Return the string under a key of an output that is one JSON object.
+def _find_by_key(key: str, body: str) -> tuple[str, int] | None:
+    """Return the string under a key of one JSON object, and its place.
 
-    It may be fenced.
+    The object may be fenced.
     """
     fenced = re.fullmatch(r"\s*```(?:json)?\s*\n(.*?)\s*```\s*", body, flags=re.DOTALL)
     source = fenced[1] if fenced else body
@@ -298,7 +291,7 @@ def _find_by_key(key: str, body: str) -> _Label | None:
     places = list(re.finditer(rf"{re.escape(json.dumps(key))}\s*:\s*\"", body))
     if len(places) != 1:
         return None
-    return _Label(content[key], places[0].end())
+    return content[key], places[0].end()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

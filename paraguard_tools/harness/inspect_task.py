@@ -41,12 +41,9 @@ def refusing() -> Metric:
     """
 
     def measure(scores: list[SampleScore]) -> Value:
-        rows = []
-        for sample in scores:
-            row = dict(sample.sample_metadata or {})
-            row["label"] = sample.score.answer
-            rows.append(row)
-        return measure_decisions(pd.DataFrame(rows))
+        rows = pd.DataFrame([sample.sample_metadata or {} for sample in scores])
+        labels = [sample.score.answer for sample in scores]
+        return measure_decisions(rows.assign(label=labels))
 
     return measure
 
@@ -88,11 +85,15 @@ def paraguard(
     of `data/system_prompts.yaml`, such as safety.
     """
     system_prompt = registry.read_system_prompt(instruction)
-    files = [corpus, twins] if twins else [corpus]
-    samples = []
-    for number, row in enumerate(read_requests(*files).itertuples(), 1):
-        metadata = {"cluster": row.cluster, "harmful": bool(row.harmful)}
-        samples.append(Sample(input=row.text, id=number, metadata=metadata))
+    requests = read_requests(*filter(None, (corpus, twins)))
+    samples = [
+        Sample(
+            input=row.text,
+            id=row.Index + 1,
+            metadata={"cluster": row.cluster, "harmful": bool(row.harmful)},
+        )
+        for row in requests.itertuples()
+    ]
     solver = [generate()]
     if system_prompt:
         solver.insert(0, system_message(system_prompt))

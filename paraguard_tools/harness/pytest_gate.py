@@ -103,20 +103,17 @@ class Asked:
         self._judge(limits, least=True)
 
     def _judge(self, limits: dict[str, float], least: bool) -> None:
+        measures = sorted(
+            name.removesuffix("_low") for name in self.table if name.endswith("_low")
+        )
         findings = []
         for name, limit in limits.items():
-            if f"{name}_low" not in self.table:
+            if name not in measures:
                 raise DataError(
-                    f"there is no measure {name!r}; there are"
-                    f" {', '.join(self._list_measures())}"
+                    f"there is no measure {name!r}; there are {', '.join(measures)}"
                 )
-            findings += gate.judge_audit(self.table, name, limit, least)[:1]
+            findings += gate.judge_audit(self.table, name, limit, least)
         lines = "\n".join(finding.line for finding in findings)
         print(lines)
         if gate.exit_status(findings):
             pytest.fail(lines, pytrace=False)
-
-    def _list_measures(self) -> list[str]:
-        """List the measures that have an interval."""
-        ends = [name for name in self.table if name.endswith("_low")]
-        return sorted(name.removesuffix("_low") for name in ends)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +66,5 @@ def measure_decisions(rows: pd.DataFrame) -> dict[str, float]:
     measured: Mapping[str, float] = {}
     with contextlib.suppress(DataError):  # too few decisions
         measured = audit(Decisions.from_frame(rows, "the answers")).table.iloc[0]
-    values = {}
-    for name in names:
-        for end in ("", "_low", "_high"):
-            values[f"{name}{end}"] = float(measured.get(f"{name}{end}", np.nan))
-    return values
+    columns = [name + end for name, end in product(names, ("", "_low", "_high"))]
+    return {column: float(measured.get(column, np.nan)) for column in columns}

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core import label_noise
+from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
 from paraguard_utils.core import disagreement, estimates, rephrasing, wording
@@ -254,8 +255,9 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
     """
     totals = []
     for side in sides:
-        columns = (side["n"], side["rejected"])
-        totals.append([clusters.sums(side["cluster_id"], one) for one in columns])
+        ids = side["cluster_id"]
+        rejected = clusters.sums(ids, side["rejected"])
+        totals.append((clusters.sums(ids, side["n"]), rejected))
     return estimates.ratio_of_totals(clusters, *totals)
 
 
@@ -528,36 +530,31 @@ def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
         ("frr", _too_few_for_a_rate, _RATE_NEEDS),
     ):
         found.withhold(too_few(old) or too_few(new), needs, name)
-    return alone | found.columns(p=found["dr"].p)
+    return alone | found.columns(p=two_sided_p(found["dr"]))
 
 
 def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
     """Say how wide intervals will be with how many clusters.
 
-    They are like those of `simulate_clusters` or `count_requests`.
+    They are like those of `simulate_clusters`.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval
     of frr, dr and rephrased3.
     """
-    profiles = disagreement.cluster_profiles(decided).assign(
-        cluster_id=lambda f: f.index
-    )
-    several = profiles[profiles["n"] >= 2]
-    drawn = ClusterBootstrap(profiles["cluster_id"], multiplicity=profiles["times"])
-    dr = disagreement.estimate_disagreement(drawn, several)
+    decided = decided.assign(cluster_id=decided.index)
+    clusters = ClusterBootstrap(decided["cluster_id"])
     found = {
-        "frr": _rate(drawn, profiles),
-        "dr": dr,
-        "rephrased3": _odds(drawn, several),
+        "frr": _rate(clusters, decided),
+        "dr": disagreement.estimate_disagreement(clusters, decided),
+        "rephrased3": _odds(clusters, decided),
     }
     table = pd.DataFrame({"clusters": [50, 100, 200, 500, 1000, 2000, 5000]})
-    table["refusals"] = (
-        (decided["rejected"].mean() * table["clusters"]).round().astype(int)
-    )
+    expected = decided["rejected"].mean() * table["clusters"]
+    table["refusals"] = expected.round().astype(int)
     scale = np.sqrt(len(decided) / table["clusters"])
-    return table.assign(
-        **{name: (one.high - one.low) / 2 * scale for name, one in found.items()}
-    )
+    for name, one in found.items():
+        table[name] = (one.high - one.low) / 2 * scale
+    return table
 
 
 def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:

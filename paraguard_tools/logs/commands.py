@@ -1,6 +1,7 @@
 """The commands that need no optional package.
 
-They are `paraguard audit`, `paraguard label` and `paraguard threshold`.
+They are `paraguard audit`, `paraguard label` and `paraguard threshold`. The parameters
+of a command are its options, however many there are.
 """
 
 import sys
@@ -117,40 +118,19 @@ def format_comparison(old: Decisions, new: Decisions) -> str:
     return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
 
 
-def format_plan(decisions: Decisions | None) -> str:
-    """Say how wide intervals will be.
-
-    The clusters are like those of a log, or drawn under assumed rates.
-    """
-    if decisions is not None:
-        if not decisions.clustered:
-            raise SettingsError(
-                f"{decisions.name}: a plan needs clusters; leave the file out to plan"
-                " by assumed rates"
-            )
-        counts = {}
-        for name, own in decisions.by_system():
-            counts[name] = audits.count_requests(own)
-            if counts[name].empty:
-                raise SettingsError(
-                    f"{decisions.name}: no harmless request of {name} is answered or"
-                    " refused; leave the file out to plan by assumed rates"
-                )
-    else:
-        counts = {
-            f"6 wordings a cluster, {100 * rate:.0f} % refused, DR {dr}": (
-                audits.simulate_clusters(rate, dr, size=6)
-            )
-            for rate in (0.05, 0.2, 0.5)
-            for dr in (0.3, 0.7)
-        }
+def format_plan() -> str:
+    """Say how wide intervals will be, under assumed rates."""
     tables = [
         "Half of the width of a 95 % interval, by clusters; refusals: how many to"
         " expect."
     ]
-    for name, decided in counts.items():
-        plan = audits.plan_clusters(decided)
-        tables.append(f"{name}\n{plan.to_string(index=False, float_format='%.3f')}")
+    for rate in (0.05, 0.2, 0.5):
+        for dr in (0.3, 0.7):
+            plan = audits.plan_clusters(audits.simulate_clusters(rate, dr, size=6))
+            tables.append(
+                f"6 wordings a cluster, {100 * rate:.0f} % refused, DR {dr}\n"
+                f"{plan.to_string(index=False, float_format='%.3f')}"
+            )
     return "\n\n".join(tables)
 
 
@@ -312,9 +292,7 @@ def audit(
     ] = "",
     labeller: Annotated[
         str,
-        typer.Option(
-            help="cues or combined, for answers.", show_default="the better one"
-        ),
+        typer.Option(help="cues or combined, for answers."),
     ] = "",
     out: Annotated[
         Path | None,
@@ -348,7 +326,8 @@ def audit(
         typer.Option(metavar="FILE", help="Append Markdown, for a job's page."),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say how many clusters give which interval.")
+        bool,
+        typer.Option("--plan", help="Say how many clusters give which interval."),
     ] = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Audit 1,620 recorded decisions of SmolLM2.")
@@ -370,17 +349,17 @@ def audit(
         "harmful": harmful,
         "annotation": annotation,
     }
+    if plan:
+        print(format_plan())
+        return
     files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
-    if len(files) != (0 if plan and not files else 1 + compare):
+    if len(files) != 1 + compare:
         raise SettingsError("name one file, two with --compare, or --demo")
 
     def read(name: str) -> Decisions:
         return Decisions.from_file(name, columns, rejects or (), requests, labeller)
 
     logs = [read(name) for name in files]
-    if plan:
-        print(format_plan(logs[0] if logs else None))
-        return
     if compare:
         print(format_comparison(*logs))
         return

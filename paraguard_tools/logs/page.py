@@ -95,9 +95,7 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
     known = table[table["frr"].notna()].head(40)
     if known.empty:
         return None
-    figure, axes = style.subplots(
-        1, 2, figsize=(style.PAGE_WIDTH, 0.9 + 0.28 * len(known)), sharey=True
-    )
+    figure, axes = style.subplots(1, 2, height=0.9 + 0.28 * len(known), sharey=True)
     y = np.arange(len(known))[::-1]
     labels = {
         "frr": "share of requests refused",
@@ -154,20 +152,29 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
 
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Audit of {name}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }}
-table {{ border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto }}
-th, td {{ text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; vertical-align: top }}
+body {{
+  font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a;
+  max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+}}
+table {{
+  border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto;
+}}
+th, td {{
+  text-align: left; vertical-align: top;
+  padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd;
+}}
 img {{ max-width: 100% }}
 </style></head><body>
 <h1>How sensibly does it refuse? {name}</h1>
 <ul>{said}</ul>
 {image}
-<p>Disagreement ratio: how often two wordings of one request are decided differently, over how often two unrelated
-requests are. Wordings of one request are {by}. In brackets: 95 % intervals; a dash where there is too little to
-say.{labelled}</p>
+<p>Disagreement ratio: how often two wordings of one request are decided differently,
+over how often two unrelated requests are. Wordings of one request are {by}. In
+brackets: 95 % intervals; a dash where there is too little to say.{labelled}</p>
 {table}
 <h2>What providers stopped</h2>
 {stops}
@@ -175,4 +182,4 @@ say.{labelled}</p>
 <p>Isolation: the share of a refused request's other wordings that are answered.</p>
 {listed}
 </body></html>
-"""  # noqa: E501
+"""

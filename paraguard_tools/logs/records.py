@@ -227,16 +227,13 @@ def read_parts(
             yield _choose_columns(source, frame, columns)
         return
     asked = _read_requests(requests) if requests else {}
+    rows = _read_objects(source, columns, asked)
     if source.kind == "inspect":
         rows = _read_inspect(source, columns)
-    else:
-        rows = _read_objects(source, columns, asked)
     while batch := list(itertools.islice(rows, CHUNK_ROWS)):
-        fields = [
-            {name: _text(value) for name, value in row.items() if value is not None}
-            for _, row in batch
-        ]
-        yield pd.DataFrame(fields, index=[number for number, _ in batch], dtype=object)
+        numbers, fields = zip(*batch, strict=True)
+        frame = pd.DataFrame(list(fields), index=numbers, dtype=object)
+        yield _to_text(frame).dropna(axis=1, how="all")
 
 
 def _choose_columns(
@@ -317,16 +314,20 @@ def _read_parquet(source: LogSource) -> Iterator[pd.DataFrame]:
             frame = batch.to_pandas()
             frame.index = pd.RangeIndex(start, start + len(frame))
             start += len(frame)
-            yield frame.where(frame.notna(), None).map(_text)
+            yield _to_text(frame)
     except (ArrowException, OSError) as error:
         raise source.error(error) from None
 
 
-def _text(value: Any) -> Any:
-    """Return what a cell says, as text."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+def _to_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what each cell says, as text; None if it is missing."""
+
+    def say(value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+
+    return frame.where(frame.notna(), None).map(say)
 
 
 def _list_objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
@@ -334,7 +335,9 @@ def _list_objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
     with _open_text(source) as opened:
         if source.kind == "lines":
             lines = enumerate(opened)
-            items = ((number, _decode(line)) for number, line in lines if line.strip())
+            items: Iterator[tuple[int, Any]] = (
+                (number, _decode(line)) for number, line in lines if line.strip()
+            )
         else:
             try:
                 document = json.load(opened)
@@ -479,8 +482,8 @@ def _list_spans(item: _Object) -> Iterator[_Object]:
     if isinstance(item.get("attributes"), Mapping):
         yield item["attributes"]
     for span in stops.values_at(item, "resourceSpans.scopeSpans.spans"):
-        attributes = {"values": span.get("attributes")}
-        yield _plain({"kvlistValue": attributes})
+        if isinstance(span, Mapping):
+            yield _plain({"kvlistValue": {"values": span.get("attributes")}})
 
 
 def _plain(value: Any) -> Any:
@@ -548,7 +551,7 @@ def _list_messages(about: _Object, kind: str) -> list[dict[str, Any]]:
 
 def _read_inspect(
     source: LogSource, columns: Mapping[str, str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, _Object]]:
     """Yield the samples of a log of Inspect, by its own reader."""
     try:
         from inspect_ai.log import read_eval_log

@@ -25,7 +25,7 @@ from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
 
 # The table of 07: remedies by system, as `remedies.effects.table` makes it
 REMEDY_MAP_TABLE = "remedy_map"
-MAX_PRINTED = 3  # clusters, and names of remedies, that are printed
+MAX_PRINTED = 3  # clusters that are printed
 _MAX_PHRASING = 110  # characters of a phrasing that are printed
 
 
@@ -73,14 +73,11 @@ def choose_remedy(rows: Table) -> Advice:
     price = (falls["twins_change"] / falls["frr_change"]).clip(lower=0)
     priced = falls.assign(price=price).dropna(subset="price")
     priced = priced.sort_values(["price", *cheapest], kind="stable")
-    remedy = _first_row(kept)
-    trade_off = None if remedy else _first_row(priced)
+    remedy = next(iter(kept.to_dict("records")), None)
+    trade_off = None
+    if remedy is None:
+        trade_off = next(iter(priced.to_dict("records")), None)
     return Advice(remedy, trade_off, rows["remedy"].tolist())
-
-
-def _first_row(rows: Table) -> dict[str, Any] | None:
-    records = rows.head(1).to_dict("records")
-    return records[0] if records else None
 
 
 def find_measured_remedies(
@@ -157,8 +154,9 @@ def write_advice(config: QuerySettings) -> list[str]:
     examples = tuning_data.make_tuning_examples(system, longer, system_prompt)
     tuning_file = folder / "tuning.jsonl"
     tuning_data.write_jsonl(tuning_file, examples, meta)
-    counted = tuning_data.count_tuning_examples({name: examples}, {name: system})
-    counts = counted.to_dict("records")[0]
+    pairs = system.pairs[system.pairs["same_cluster"]]
+    rejected = pairs.loc[pairs["centre_label"] == "reject", "centre_id"]
+    counts = {"examples": len(examples), "rejections": rejected.nunique()}
 
     lines = [
         _describe_rates(name, rates),
@@ -169,8 +167,6 @@ def write_advice(config: QuerySettings) -> list[str]:
         "",
         *_describe_examples(counts, tuning_file, longer is None, config),
     ]
-    if counts["examples"]:
-        lines += _describe_tuning(name)
     stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
     return [*lines, "", f"written: {paths.display_path(folder)}"]
 
@@ -181,27 +177,23 @@ def _find_system(files: CorpusFiles, config: QuerySettings) -> str:
     Raise Missing unless its answers, labels, pairs and scores are in the store.
     """
     system_prompt = config.system_prompts[0]
-    systems = {}
-    for name in trace_store.find_systems(files, config.model):
-        systems[name.rpartition("--")[2]] = name
-    whose = (
-        f"of model {config.model!r} on {config.corpus} under the system prompt"
-        f" {system_prompt}"
-    )
+    systems = {
+        name.rpartition("--")[2]: name
+        for name in trace_store.find_systems(files, config.model)
+    }
+    name = systems.get(system_prompt, "")
     query = _command("02 03", config, f'-p system_prompts="[{system_prompt}]"')
-    if system_prompt not in systems:
-        others = f" (there are some under {', '.join(systems)})" if systems else ""
-        raise Missing(
-            f"the {files.store.name} store has no answers {whose}{others}; run {query}"
-        )
-    system = systems[system_prompt]
     score = _command("03", config)
-    for kind, command in (("labels", query), ("pairs", score), ("scores", score)):
-        if not files.has(kind, system):
+    commands = {"answers": query, "labels": query, "pairs": score, "scores": score}
+    for kind, command in commands.items():
+        if not name or not files.has("traces" if kind == "answers" else kind, name):
+            others = f" (there are some under {', '.join(systems)})" if systems else ""
             raise Missing(
-                f"the {files.store.name} store has no {kind} {whose}; run {command}"
+                f"the {files.store.name} store has no {kind} of model {config.model!r}"
+                f" on {config.corpus} under the system prompt {system_prompt}"
+                f"{'' if name else others}; run {command}"
             )
-    return system
+    return name
 
 
 def _command(notebooks: str, config: QuerySettings, *more: str) -> str:
@@ -270,33 +262,35 @@ def _describe_remedies(
             _suggest_trial(system, config),
         ]
     advice = choose_remedy(measured.rows)
-    tried = f"{len(advice.tried)} tried"
-    if len(advice.tried) <= MAX_PRINTED:
-        tried = f"tried: {', '.join(advice.tried) or 'none'}"
+    row = advice.remedy or advice.trade_off
+    chosen = (
+        "none. No remedy on the map lowers false refusals, by its interval, and keeps"
+        " right ones"
+    )
     if advice.remedy:
         chosen = (
             f"{_name_with_cost(advice.remedy)}. FRR falls (interval below 0), right"
             " refusals are kept"
         )
-    else:
-        chosen = (
-            "none. No remedy on the map lowers false refusals, by its interval, and"
-            " keeps right ones"
-        )
-    lines = [f"2. The cheapest remedy: {chosen} ({tried})"]
+    tried = ", ".join(advice.tried) or "none"
+    lines = [f"2. The cheapest remedy: {chosen} (tried: {tried})"]
     if advice.trade_off:
         price = tables.format_number(advice.trade_off["price"], 2)
         lines.append(
             f"   A trade-off, no advice: {_name_with_cost(advice.trade_off)} loses the"
             f" fewest twins, {price} points for each point of FRR gained"
         )
-    row = advice.remedy or advice.trade_off
     if row:
-        lines.append(f"   {_describe_effects(row)}")
-    else:
-        lines.append(
-            "   None has an interval of the change of FRR below 0, at any price"
+        frr, twins, dr = (
+            tables.format_estimate(row, f"{name}_change", 2, "+")
+            for name in ("frr", "twins", "dr")
         )
+        lines.append(
+            f"   FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by"
+            f" {dr}"
+        )
+        if row["over_verdict"] in ("better", "worse", "undecided"):
+            lines.append(f"   Compared with a mere threshold: {row['over_verdict']}")
     of_system = measured.rows["system"].iloc[0]
     title = registry.display_titles([of_system])[0]
     if of_system == system:
@@ -327,25 +321,6 @@ def _name_with_cost(row: dict[str, Any]) -> str:
     return f"{row['remedy']} ({row['queries']:.3g} x the model a prompt{once})"
 
 
-def _describe_effects(row: dict[str, Any]) -> str:
-    """Describe what a remedy changes."""
-    frr = tables.format_estimate(row, "frr_change", 2, "+")
-    twins = tables.format_estimate(row, "twins_change", 2, "+")
-    dr = tables.format_estimate(row, "dr_change", 2, "+")
-    line = (
-        f"FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by {dr}"
-    )
-    comparisons = {
-        "better": "better than",
-        "worse": "worse than",
-        "undecided": "cannot be told from",
-    }
-    comparison = comparisons.get(row["over_verdict"])
-    if comparison:
-        line += f"; {comparison} a mere threshold"
-    return line
-
-
 def _describe_examples(
     counts: dict[str, Any], file: Path, is_cut: bool, config: QuerySettings
 ) -> list[str]:
@@ -360,17 +335,10 @@ def _describe_examples(
         lines.append(
             f"   Answers that were cut are left out; {command} asks for whole ones"
         )
+    if counts["examples"]:
+        lines.append(
+            "   Nobody has judged the answers: read them first. Any tool that tunes on"
+            " chat messages takes the file.\n   Add harmful requests with a refusal, as"
+            " the remedy tuned-1 of 07 does, or right refusals may be lost"
+        )
     return lines
-
-
-def _describe_tuning(system: str) -> list[str]:
-    """Say how the examples are used."""
-    recipe = " (the remedy tuned-1 of 07 does)"
-    if prompting.is_served_system(system):
-        recipe = ""
-    return [
-        "   Nobody has judged the answers: read them first. Any tool that tunes on chat"
-        " messages takes the file.",
-        f"   Add harmful requests with a refusal{recipe}, or right refusals may be"
-        " lost",
-    ]

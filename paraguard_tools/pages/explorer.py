@@ -156,20 +156,22 @@ def _list_rejections(
     by_centre = defaultdict(list)
     for centre, *fields in near.astype(object).to_numpy().tolist():
         by_centre[centre].append(fields)
-    paraphrases = {}
-    for row in pair_with_nearest_accepted(system.pairs).itertuples():
-        other = int(place[row.neighbour_id])
-        paraphrases[row.centre_id] = [other, round(row.similarity, 4)]
+    paraphrases = {
+        row.centre_id: [int(place[row.neighbour_id]), round(row.similarity, 4)]
+        for row in pair_with_nearest_accepted(system.pairs).itertuples()
+    }
     rejections = []
     rejected = system.scores[system.scores["label"] == "reject"]
     for row in rejected.to_dict("records"):
         at = int(place[row["prompt_id"]])
-        rejection: dict[str, object] = {"prompt": at}
-        for name in _MEASURES:
-            rejection[name] = None if pd.isna(row[name]) else round(row[name], 4)
-        rejection["paraphrase"] = paraphrases.get(row["prompt_id"])
-        rejection["near"] = by_centre[at]
-        rejections.append(rejection)
+        measures = {
+            name: None if pd.isna(row[name]) else round(row[name], 4)
+            for name in _MEASURES
+        }
+        paraphrase = paraphrases.get(row["prompt_id"])
+        rejections.append(
+            {"prompt": at, **measures, "paraphrase": paraphrase, "near": by_centre[at]}
+        )
     return rejections
 
 

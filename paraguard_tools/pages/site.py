@@ -33,20 +33,18 @@ def write_html(folder: Path | None = None) -> None:
     notebooks = {
         path.stem: nbformat.read(path, as_version=4) for path in run.list_notebooks()
     }
-    pages = {file: paths.ROOT / file for file in handout.SITE_PAGES}
-    filled = numbers.collect_numbers(
-        Store(RECORDED), [handout.ABSTRACT, *pages.values()]
-    )
+    sources = [paths.ROOT / file for file in handout.SITE_PAGES]
+    filled = numbers.collect_numbers(Store(RECORDED), [handout.ABSTRACT, *sources])
     citation = (paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")
     card = croissant.CROISSANT_FILE.read_text(encoding="utf-8")
     report = handout.render_report(
         notebooks, filled, citation=yaml.safe_load(citation), record=json.loads(card)
     )
     stores.write_text(folder / "report.html", report)
-    for file, path in pages.items():
-        markdown = numbers.fill_numbers(path.read_text(encoding="utf-8"), filled)
-        page = handout.render_page(file, markdown, notebooks)
-        stores.write_text(folder / handout.SITE_PAGES[file], page)
+    for file, page in handout.SITE_PAGES.items():
+        markdown = (paths.ROOT / file).read_text(encoding="utf-8")
+        markdown = numbers.fill_numbers(markdown, filled)
+        stores.write_text(folder / page, handout.render_page(file, markdown, notebooks))
     write_explorer(
         check_settings({"store": RECORDED, "corpus": CORPUS}, StudySettings), folder
     )
@@ -71,12 +69,9 @@ def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
     page = explorer.render_explorer(files.prompts, decided, header)
     path = (folder or paths.RESULTS) / "explorer.html"
     stores.write_text(path, page)
-    refusals = sum(
-        int((system.labels["label"] == "reject").sum()) for system in decided.values()
-    )
     print(
-        f"{refusals:,} refusals, {path.stat().st_size / 1e6:.1f} MB: open"
-        f" {paths.display_path(path)} in a browser"
+        f"{path.stat().st_size / 1e6:.1f} MB: open {paths.display_path(path)} in a"
+        " browser"
     )
 
 
@@ -88,20 +83,20 @@ def describe_model(config: StudySettings) -> list[str]:
         names = trace_store.find_systems(
             CorpusFiles(store, config.corpus), config.model
         )
-        table = store.read("tables", "table1_systems")
-        table = table[
-            table["system"].isin(names) & (table["interpretation"] == "relative")
-        ]
-        rephrased = store.read("tables", "table1_rephrasing")
-        rephrased = rephrased.drop(columns=["n_reject", "too_few"])
-        rephrased.columns = rephrased.columns.str.replace("3_twins", "3_harmful")
-        for row in table.merge(rephrased, on="system").to_dict("records"):
+        table = store.read("tables", "table1_systems").merge(
+            store.read("tables", "table1_rephrasing"),
+            on="system",
+            suffixes=("", "_again"),
+        )
+        table.columns = table.columns.str.replace("3_twins", "3_harmful")
+        table = table[table["interpretation"] == "relative"]
+        for row in table[table["system"].isin(names)].to_dict("records"):
             dr = "not known, too little was refused or answered"
             if not row["too_few_for_dr"]:
                 dr = tables.format_estimate(row, "dr", 2)
-            description = audit.describe_system(row)
             lines.append(
-                f"{description} DR is {dr} (0: meaning decides; 1: it does not)."
+                f"{audit.describe_system(row)} DR is {dr} (0: meaning decides; 1: it"
+                " does not)."
             )
     page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
     lines.append(f"next: {page}, or paraguard remedy --model {config.model}")

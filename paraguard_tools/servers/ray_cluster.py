@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,7 +126,7 @@ class ClusterBackend(local.WeightsBackend):
         self.nodes.clear()
         ray = connect_ray()
         blocks = [pa.Table.from_pylist(list(map(asdict, batch))) for batch in batches]
-        prompt_ids = [request.prompt_id for batch in batches for request in batch]
+        prompt_ids = [request.prompt_id for request in chain(*batches)]
         workers, resources = plan_workers(len(blocks))
         answered = ray.data.from_blocks(blocks).map_batches(
             ClusterWorker,

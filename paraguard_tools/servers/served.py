@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any, ClassVar, Self
 
 import pandas as pd
@@ -166,8 +166,7 @@ class ServerBackend(ServedModel):
         """
         probes = [
             Capabilities(level, top, limit)
-            for limit in _LIMIT_FIELDS
-            for level, top in PROBES
+            for limit, (level, top) in product(_LIMIT_FIELDS, PROBES)
         ]
         messages = PromptLayout(None, "").messages(PROBE_TEXTS[0])
         reason = ""

@@ -39,17 +39,6 @@ class Stop(NamedTuple):
         return f"{self.value} ({self.category})" if self.category else self.value
 
 
-class ListedReason(NamedTuple):
-    """A finish reason, or the code of an error, that is a stop.
-
-    With `takes_word` any word may follow the value.
-    """
-
-    provider: str
-    value: str
-    takes_word: bool
-
-
 @cache
 def _read_listed(texts: bool) -> list[Any]:
     """Return the rows about texts, or those about bodies.
@@ -59,20 +48,6 @@ def _read_listed(texts: bool) -> list[Any]:
     frame = pd.read_csv(STOPS_FILE, keep_default_na=False)
     is_text = frame["field"] == TEXT_FIELD
     return list(frame[is_text == texts].itertuples())
-
-
-@cache
-def _list_reasons() -> dict[str, ListedReason]:
-    """Return the listed reasons by their value in lower case."""
-    reasons: dict[str, ListedReason] = {}
-    for row in _read_listed(texts=False):
-        name = row.field.rpartition(".")[2]
-        takes_word = row.value == ANY_VALUE
-        value = name if takes_word else row.value
-        if name not in ("type", "refusal"):
-            reason = ListedReason(row.provider, value, takes_word)
-            reasons.setdefault(value.lower(), reason)
-    return reasons
 
 
 def find_stop(body: object) -> Stop | None:
@@ -126,15 +101,25 @@ def find_stop_in_reason(reason: object) -> Stop | None:
     >>> find_stop_in_reason("refusal (cyber)")
     Stop(provider='anthropic', value='refusal', category='cyber')
     """
-    match = _REASON.fullmatch(reason.strip()) if isinstance(reason, str) else None
+    return _find_reason(reason.strip()) if isinstance(reason, str) else None
+
+
+@cache
+def _find_reason(reason: str) -> Stop | None:
+    match = _REASON.fullmatch(reason)
     if not match:
         return None
     name, _, word = match["value"].partition(" ")
-    listed = _list_reasons().get(name.lower())
-    if listed is None or (word and not listed.takes_word):
-        return None
-    value = f"{listed.value} {word}" if word else listed.value
-    return Stop(listed.provider, value, match["category"] or "")
+    for row in _read_listed(texts=False):
+        field = row.field.rpartition(".")[2]
+        takes_word = row.value == ANY_VALUE
+        value = field if takes_word else row.value
+        if field in ("type", "refusal") or value.lower() != name.lower():
+            continue
+        if takes_word or not word:
+            value = f"{value} {word}".strip()
+            return Stop(row.provider, value, match["category"] or "")
+    return None
 
 
 def find_stop_in_text(text: object) -> Stop | None:

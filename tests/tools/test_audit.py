@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab import record
+from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import commands, gate, neighbours
 from paraguard_utils import (
@@ -188,7 +189,6 @@ def test_the_gate_has_three_verdicts_and_fails_closed(tmp_path, command):
     assert command("audit", str(nothing), *out, "--fail-above", "0.5").status == 4, (
         "an undefined DR passes no gate"
     )
-    assert command("audit", str(file), "--plan", "--compare").status != 0
     assert gate.exit_status([]) == 4
 
 
@@ -256,7 +256,7 @@ def test_comparing_pairs_clusters(tmp_path, command):
     )
 
 
-def test_a_plan_is_what_the_interval_becomes(tmp_path, command):
+def test_a_plan_is_what_the_interval_becomes(command):
     words = list(
         np.random.default_rng(1).permutation(
             ["rraaaa", "aaaaaa", "raaaaa", "rrrrrr"] * 125
@@ -276,11 +276,6 @@ def test_a_plan_is_what_the_interval_becomes(tmp_path, command):
         2
     ] == pytest.approx(0.3, abs=0.03)
     assert "20 % refused, DR 0.7" in command("audit", "--plan").printed
-    nothing = file_of(tmp_path / "d.csv", ["uu", "u"])
-    assert (
-        "no harmless request of all rows is answered or refused"
-        in command("audit", str(nothing), "--plan").error
-    )
 
 
 def test_what_is_written_for_a_pipeline(tmp_path, command):
@@ -492,5 +487,6 @@ def test_a_system_that_decides_nothing_near_has_no_numbers():
 
 def test_p_is_twice_the_smaller_share():
     # of ten draws two lie at or below zero: 2 * (1 + 2) / (1 + 10)
-    assert Estimate(0.5, 0, 1, np.array([-1.0, 0, *[1] * 8])).p == pytest.approx(6 / 11)
-    assert np.isnan(Estimate(0.5, 0, 1, np.array([np.nan, 1])).p)
+    found = Estimate(0.5, 0, 1, np.array([-1.0, 0, *[1] * 8]))
+    assert two_sided_p(found) == pytest.approx(6 / 11)
+    assert np.isnan(two_sided_p(Estimate(0.5, 0, 1, np.array([np.nan, 1]))))

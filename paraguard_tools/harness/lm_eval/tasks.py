@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -23,11 +24,8 @@ def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decision]:
     labels = label_refusals(list(results[:1]), None, [doc["text"]])
     label = labels["label"].iloc[0]
     decision = (label, doc["cluster"], doc["harmful"])
-    return {
-        f"{name}{end}": decision
-        for name in ("frr", "dr", "rephrased3")
-        for end in ("", "_low", "_high")
-    }
+    names = product(("frr", "dr", "rephrased3"), ("", "_low", "_high"))
+    return {name + end: decision for name, end in names}
 
 
 @cache
