@@ -297,7 +297,7 @@ def _describe_records(kind: str, section: CardSection) -> Node:
             "extract": {"fileProperty": "filename"},
             "transform": {"regex": rf"(.+)\{path.suffix}$"},
         }
-        field = {"name": "system", "dataType": "sc:Text", "source": source}
+        field: Node = {"name": "system", "dataType": "sc:Text", "source": source}
         fields.append(field | {"description": "Which system: the file's name"})
         keys.append({"@id": f"{kind}/system"})
     stored = pq.read_schema(path) if path.suffix == ".parquet" else None

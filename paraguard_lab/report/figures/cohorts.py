@@ -151,7 +151,7 @@ def _draw_odds_ratios(
             colour = style.GREY if term == ADJUSTED_TERM else style.INK
             face = colour if row["p_holm"] < 0.05 else "white"
             axis.hlines(y, low, high, color=colour, linewidth=1)
-            mark = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
+            mark: style.Look = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
             axis.plot(value, y, "o", clip_on=False, **mark)
         axis.axvline(1, zorder=0, **style.CHANCE_LINE)
     axis.set_xscale("log")  # as every panel's

@@ -86,7 +86,7 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
             bar.set(hatch="////", edgecolor="white", linewidth=0)
         left = left + width
     meaning = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
-    look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
+    look: style.Look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
     style.draw_interval_bars(axis, meaning, "meaning", y, **look)
 
 
@@ -156,7 +156,7 @@ def plot_ci_correlates(table: Table) -> Figure:
     figure, panels = style.make_listed_panels(table, names, 3)
     known = paper_value("r.similarity")
     limit = covariates.CORRELATION_LIMIT
-    diamond = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
+    diamond: style.Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
     for axis, _, correlations in panels:
         parts_of_ci = (n_covariates - 0.5, len(rows) - 0.5)
         axis.axhspan(*parts_of_ci, color=style.PALE, lw=0, zorder=-1)

@@ -270,7 +270,7 @@ def _draw_marks(
         colour, _, marker = looks[names[place]]
         rows = table[table["system"] == names[place]].reindex(keys)
         at = np.arange(len(keys)) + 0.8 * ((place + 0.5) / len(names) - 0.5)
-        look = {"fmt": marker, "color": colour, "ms": 2, "elinewidth": 0.7}
+        look: style.Look = {"fmt": marker, "color": colour, "ms": 2, "elinewidth": 0.7}
         for axis, measure in zip(axes, measures, strict=True):
             style.draw_interval_bars(axis, rows, measure, at, label=title, **look)
             style.draw_row_rules(axis)
