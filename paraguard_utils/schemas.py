@@ -1,7 +1,7 @@
 """The columns of every file, in one place, checked on write and on read."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import pandera.pandas as pa
@@ -79,6 +79,8 @@ _maybe_share = number(unit, nullable=True)
 _list = pa.Column(object)
 _label = one_of(LABELS)
 _similarity = number(pa.Check.in_range(-1, 1))
+_read_refusal = one_of((*THREE_LABELS, "unclear"))
+_read_answer = one_of(READ_ANSWERS)
 
 _verdicts = {
     "prompt_id": _unique,
@@ -145,10 +147,10 @@ SCHEMAS = {
         ["system", "prompt_id"],
         system=text(),
         prompt_id=text(),
-        first_refusal=one_of((*THREE_LABELS, "unclear")),
-        second_refusal=one_of((*THREE_LABELS, "unclear")),
-        first_answer=one_of(READ_ANSWERS),
-        second_answer=one_of(READ_ANSWERS),
+        first_refusal=_read_refusal,
+        second_refusal=_read_refusal,
+        first_answer=_read_answer,
+        second_answer=_read_answer,
         response=text(),
     ),
     "pairs": schema(
@@ -192,7 +194,7 @@ SCHEMAS = {
 """Schemas by kind of file; other packages add theirs (`paraguard_lab.kinds`)."""
 
 
-class _Frame:
+class _Frame(Protocol):
     """A data frame whose kind mypy knows.
 
     A frame's type says what it holds: the columns of the schema of that name (those of

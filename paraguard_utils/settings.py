@@ -492,10 +492,9 @@ def _in_words(error: ErrorDetails) -> str:
     name = error["loc"][0]
     value = error["input"]
     if error["type"] == "list_type":
-        listed = value if isinstance(value, str) and value else "one, two"
         return (
             f"parameter {name!r} is a list, not {value!r}; give it as -y '{name}:"
-            f" [{listed}]' to papermill, or as -p {name}='[{listed}]' to paraguard run"
+            f" [one, two]' to papermill, or as -p {name}='[one, two]' to paraguard run"
         )
     return f"parameter {name!r}: {error['msg']}, not {value!r}"
 

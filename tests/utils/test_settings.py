@@ -35,7 +35,7 @@ STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
             settings.QuerySettings,
             {"system_prompts": "safety"},
             r"'system_prompts' is a list, not 'safety'; give it as -y"
-            r" 'system_prompts: \[safety\]'",
+            r" 'system_prompts: \[one, two\]'",
         ),
         (
             settings.ResultsSettings,
