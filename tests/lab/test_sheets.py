@@ -205,7 +205,9 @@ def test_bad_sheets_are_one_clear_error(tmp_path):
     with pytest.raises(DataError, match="do not hold the same pairs"):
         fidelity.sheet_kappa(first, longer)
     pd.concat([first, first]).to_csv(tmp_path / "5.csv", index=False)
-    with pytest.raises(DataError, match=r"row 3, column prompt_id: .* stands there twice"):
+    with pytest.raises(
+        DataError, match=r"row 3, column prompt_id: .* stands there twice"
+    ):
         fidelity.read_sheet(tmp_path / "5.csv")
 
 
