@@ -271,13 +271,8 @@ def _correlate_systems(
     """Correlate a measure at the setting and with own signals over systems."""
     if len(group) < MIN_RANKED_SYSTEMS:
         return np.nan, np.nan, np.nan
-    own = []
-    other = []
-    for comparison in group:
-        usual = comparison.own_estimates[measure]
-        estimate = comparison.estimates[measure]
-        own.append(np.append(usual.value, usual.draws))
-        other.append(np.append(estimate.value, estimate.draws))
+    own = [comparison.own_estimates[measure] for comparison in group]
+    other = [comparison.estimates[measure] for comparison in group]
     return rank_correlation(own, other)
 
 

@@ -330,7 +330,7 @@ def correlate_dr_with_frr(groups: Mapping[str, Sequence[System]]) -> Table:
             if not disagreement.too_few_for_disagreement(system.decided)
         ]
         for refusals, chosen in {"any": known, "enough": enough}.items():
-            measures = [_value_and_draws(system) for system in chosen]
+            measures = [_estimate_together(system) for system in chosen]
             frr = [measured["frr"] for measured in measures]
             for measure in ("dr", "icc_latent"):
                 rho: tuple[float, float, float] = (np.nan, np.nan, np.nan)
@@ -347,31 +347,33 @@ def correlate_dr_with_frr(groups: Mapping[str, Sequence[System]]) -> Table:
     return pd.DataFrame(rows)
 
 
-def _value_and_draws(system: System) -> dict[str, np.ndarray]:
-    """Return frr, dr and icc_latent, each the value followed by the draws."""
+def _estimate_together(system: System) -> dict[str, Estimate]:
+    """Estimate frr, dr and icc_latent."""
     frr = system.frr()
     dr = system.dr()
-    measures = {
-        "frr": np.append(frr.value, frr.draws),
-        "dr": np.append(dr.value, dr.draws),
-    }
-    latent = latent_correlation_by_moments(measures["frr"], measures["dr"])
-    return measures | {"icc_latent": latent}
+    rates = np.append(frr.value, frr.draws)
+    latent = latent_correlation_by_moments(rates, np.append(dr.value, dr.draws))
+    icc_latent = Estimate.percentile(latent[0], latent[1:])
+    return {"frr": frr, "dr": dr, "icc_latent": icc_latent}
 
 
-def rank_correlation(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
+def rank_correlation(x: Sequence[Estimate], y: Sequence[Estimate]) -> Estimate:
     """Estimate Spearman's rho of two measures over systems.
 
     Parameters
     ----------
-    x, y : sequence of numpy.ndarray
-        An array for each system: the value followed by the draws.
+    x, y : sequence of Estimate
+        One for each system, over the same resampled clusters.
 
     Returns
     -------
     Estimate
         NaN if all values are equal.
     """
-    first, second = (pd.DataFrame(side).dropna(axis=1).rank() for side in (x, y))
-    rho = first.corrwith(second).reindex(range(len(x[0]))).to_numpy()
+    sides = []
+    for side in (x, y):
+        rows = [[estimate.value, *estimate.draws] for estimate in side]
+        sides.append(pd.DataFrame(rows).dropna(axis=1).rank())
+    first, second = sides
+    rho = first.corrwith(second).reindex(range(1 + len(x[0].draws))).to_numpy()
     return Estimate.percentile(rho[0], rho[1:])
