@@ -149,7 +149,7 @@ class Engine:
             keys = [request.key for request in batch]
             answers = self._decode(keys, ends, mask, cache)
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
-            text = self.tokenizer.decode(tokens, skip_special_tokens=not self.raw)
+            text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
             row["response"] = text if self.raw else text.strip()
             row["finish_reason"] = finish_reason
         return rows
