@@ -163,17 +163,15 @@ def _search(
     counts = [f"{name} ({n} of {SEARCH_FOLDS})" for name, n in chosen.items()]
     return {
         "best": best,
-        "auc_best": _mean_auc(auc)[best],
+        "auc_best": auc[best].mean(),
         **to_columns(estimates),
         "chosen": "; ".join(counts),
     }
 
 
-def _mean_auc(auc: pd.DataFrame) -> pd.Series:
-    """Average over clusters, rounded so that equal means are equal."""
-    return pd.Series(auc.to_numpy().mean(axis=0).round(12), auc.columns)
-
-
 def _find_best(auc: pd.DataFrame) -> str:
-    """Return the column with the highest mean, the first of equal ones."""
-    return str(_mean_auc(auc).idxmax())
+    """Return the column with the highest mean over clusters, the first of equal ones.
+
+    Means are rounded, so that equal ones are equal.
+    """
+    return str(auc.mean().round(12).idxmax())
