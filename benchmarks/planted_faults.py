@@ -423,8 +423,8 @@ FAULTS = [
     ),
     Fault(
         "parts.Parts",
-        "max(numbers, default=-1) + 1",
-        "max(numbers, default=0)",
+        'f"part-{max(numbers, default=-1) + 1:06d}.parquet"',
+        'f"part-{max(numbers, default=0):06d}.parquet"',
     ),
     Fault(
         "disagreement.too_few_for_disagreement",
