@@ -66,7 +66,8 @@ RENAMED = {
 }
 """Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
 
-_ADDRESS = re.compile(r"((https?://[^\s/@?#]+(/[^\s?#]*)?)|file://\S+)?")
+_HOST = r"(\[[\da-fA-F:.]+\]|[^\s/@?#:\[\]]+)(:\d+)?"
+_ADDRESS = re.compile(rf"(https?://{_HOST}(/[^\s?#]*)?|file://\S+)?")
 
 
 def _fail(name: str, problem: str) -> NoReturn:
