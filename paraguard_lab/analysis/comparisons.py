@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.analysis.excess import HEADLINE_MEASURES
+from paraguard_lab.analysis.excess import COMPARED_MEASURES
 from paraguard_lab.core.inference import adjust_holm, two_sided_p
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.schemas import Table
@@ -20,7 +20,7 @@ MIN_ORDER_PROBABILITY = 0.95
 
 def compare_systems(
     estimates: Mapping[str, Mapping[str, Estimate]],
-    measures: Sequence[str] = HEADLINE_MEASURES,
+    measures: Sequence[str] = COMPARED_MEASURES,
 ) -> Table:
     """Compare every two systems on the same resampled clusters.
 

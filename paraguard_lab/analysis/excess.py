@@ -13,7 +13,7 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
 
-HEADLINE_MEASURES = (*confusion.HEADLINE_MEASURES, "excess")
+COMPARED_MEASURES = (*confusion.HEADLINE_MEASURES, "excess")
 """The measures by which every two systems are compared."""
 
 
@@ -57,7 +57,7 @@ def estimate_excess(
     return clusters.mean(excess.index, excess)
 
 
-def estimate_scores(
+def estimate_scored(
     system: System, interpretation: str = "relative"
 ) -> dict[str, Estimate]:
     """Estimate `confusion.estimate_scores` and the excess of a system's score."""

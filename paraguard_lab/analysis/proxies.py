@@ -152,7 +152,7 @@ def _compare(
     drifts = DriftCache(surrogate.traces, surrogate.tokens)
     usual = _score(system, vectors, own_drifts)
     own_estimates = {
-        interpretation: excess.estimate_scores(usual, interpretation)
+        interpretation: excess.estimate_scored(usual, interpretation)
         for interpretation in CI_COLUMNS
     }
     compared = []
@@ -175,7 +175,7 @@ def _compare(
                     setting=setting,
                     n=n,
                     rho=rho,
-                    estimates=excess.estimate_scores(scored, interpretation),
+                    estimates=excess.estimate_scored(scored, interpretation),
                     own_estimates=own_estimates[interpretation],
                 )
             )

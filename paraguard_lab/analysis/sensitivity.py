@@ -8,7 +8,7 @@ import pandas as pd
 
 from paraguard_lab.analysis import chance
 from paraguard_lab.analysis.comparisons import MIN_ORDER_PROBABILITY, compare_orders
-from paraguard_lab.analysis.excess import estimate_excess, estimate_scores
+from paraguard_lab.analysis.excess import estimate_excess, estimate_scored
 from paraguard_lab.analysis.tokens import encode_tokens
 from paraguard_lab.analysis.weight_search import weight_grid
 from paraguard_utils import stores
@@ -381,7 +381,7 @@ def vary_labeller(
             by_system[system.name] = {
                 "n": len(scored.rejections),
                 **confusion.estimate_rates(scored),
-                **estimate_scores(scored),
+                **estimate_scored(scored),
             }
     return estimates
 

@@ -222,7 +222,7 @@ def estimate_measures(system: System) -> dict[str, Estimate]:
     """
     return {
         **confusion.estimate_rates(system),
-        **excess.estimate_scores(system),
+        **excess.estimate_scored(system),
         **sensitivity_indices(system),
     }
 

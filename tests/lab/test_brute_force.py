@@ -766,7 +766,7 @@ def assert_tables_agree(two, weights):
             two.prompts.values(), two.pairs, centres, interpretation, weights
         )
         row = confusion.system_row(two.system, interpretation)
-        row |= to_columns(excess.estimate_scores(two.system, interpretation))
+        row |= to_columns(excess.estimate_scored(two.system, interpretation))
         assert {name: row[name] for name in expected} == exactly(expected)
         counts = Counter(prompt.label for prompt in two.prompts.values())
         known = [
@@ -874,7 +874,7 @@ def package_estimates(two, interpretation):
     )
     found = {
         **confusion.estimate_rates(two.system),
-        **excess.estimate_scores(two.system, interpretation),
+        **excess.estimate_scored(two.system, interpretation),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": primary_excess(two, own),

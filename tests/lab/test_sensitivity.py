@@ -85,7 +85,7 @@ def test_only_what_moves_the_excess_has_one(laid_out):
     system, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
     found = sensitivity.vary_settings(clusters, {"t": frame})
-    expected = excess.estimate_scores(scored(system))
+    expected = excess.estimate_scored(scored(system))
     assert found["weights"]["0.4/0.1/0.5"]["t"]["excess"] == pytest.approx(
         expected["excess"], abs=1e-12
     )
