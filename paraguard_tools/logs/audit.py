@@ -391,7 +391,7 @@ def _estimate_by_words(
 ) -> None:
     """Estimate DR of pairs of texts that share few words, and most."""
     first, second = wording.list_cluster_pairs(phrasings.cluster)
-    overlap = wording.word_overlap(texts, first, second)
+    overlap = wording.word_overlaps(texts, first, second)
     chosen = {
         "dr_few_words": overlap < wording.LOW_OVERLAP,
         "dr_most_words": overlap >= wording.HIGH_OVERLAP,

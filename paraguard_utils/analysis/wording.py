@@ -55,7 +55,7 @@ def find_cluster_pairs(corpus: Corpus) -> WordingPairs:
     first, second = core.list_cluster_pairs(corpus["cluster_id"])
     overlap = np.full(len(first), np.nan)
     if "text" in corpus:
-        overlap = core.word_overlap(corpus["text"].tolist(), first, second)
+        overlap = core.word_overlaps(corpus["text"].tolist(), first, second)
     is_near = corpus["strategy"].isin(NEAR_COPY_STRATEGIES).to_numpy()
     is_free = corpus["strategy"].isin(FREE_REWORDING_STRATEGIES).to_numpy()
     return WordingPairs(

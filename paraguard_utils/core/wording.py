@@ -58,7 +58,7 @@ def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     return pairs["row"].to_numpy(), pairs["row_second"].to_numpy()
 
 
-def word_overlap(
+def word_overlaps(
     texts: Sequence[str], first: np.ndarray, second: np.ndarray
 ) -> np.ndarray:
     """Compute the Jaccard overlap of the words of pairs of texts.
@@ -75,7 +75,7 @@ def word_overlap(
 
     Examples
     --------
-    >>> word_overlap(["How to kill weeds", "kill"], np.array([0]), np.array([1]))
+    >>> word_overlaps(["How to kill weeds", "kill"], np.array([0]), np.array([1]))
     array([0.25])
     """
     words = [frozenset(split_words(text)) for text in texts]
