@@ -25,6 +25,7 @@ from paraguard_lab.settings import (
 )
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import guarded, pipeline
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
@@ -241,6 +242,22 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
         for name, system in super().read_scored().items():
             measured[name] = pipeline.compute_scores(self.files, system)
         return measured
+
+    def score_guards(self, measured: Mapping[str, System]) -> list[System]:
+        """Score the guards of Table 3 as 05 does, without writing or rounding."""
+        drifts = {}
+        guards = []
+        for row in self.store.read("tables", "table3_guards").itertuples():
+            reference = measured.get(row.reference)
+            if row.system in measured or reference is None:
+                continue
+            if row.reference not in drifts:
+                drifts[row.reference] = DriftCache(reference.traces, reference.tokens)
+            labels = labelling.read_decisions(self.files, row.system)
+            guard = reference.with_labels(labels, row.system)
+            guard = pipeline.compute_scores(self.files, guard, drifts[row.reference])
+            guards.append(guard)
+        return guards
 
     def read_worded(self, measured: Mapping[str, System]) -> list[System]:
         """Return models under several wordings of each instruction, model by model."""

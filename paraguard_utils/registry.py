@@ -6,6 +6,7 @@ prompts in `data/system_prompts.yaml`.
 
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ REFUSAL_PREFIX = "refusal:"
 
 def system_prompts() -> dict[str, dict[str, str]]:
     """Return the committed system prompts: name to {role, fallback, reason, text}."""
-    return _read_yaml(paths.DATA / "system_prompts.yaml")
+    return deepcopy(_read_yaml(paths.DATA / "system_prompts.yaml"))
 
 
 def read_system_prompt(name: str) -> str:

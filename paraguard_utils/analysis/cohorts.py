@@ -95,7 +95,7 @@ def cohort_table(system: System, bins: str = "quantile") -> Table:
         A row per interpretation, risk bin and similarity bin (`all` = margin): bounds,
         n, n_clusters, ci, cr60, cr75 and isolation with intervals, too_few; gap60 and
         gap75, the cohort's CR minus that of the system's other rejections, with the
-        number of `rest_clusters`. NaN in empty cells.
+        number of `rest_clusters`. NaN in empty cells, with a `note`.
     """
     rejected = bin_rejections(system, bins)
     choices = (*BIN_NAMES, "all")
@@ -133,6 +133,11 @@ def _describe_cohort(
         cr_of_rest = clusters.share(rest["cluster_id"], rest[ci] >= tau)
         estimates[f"cr{to_percent(tau)}"] = cr
         estimates[f"gap{to_percent(tau)}"] = share_difference(cr, cr_of_rest)
+    note = ""
+    if not len(rest):
+        note = "no rejection outside: the gap is undefined"
+    if not len(cell):
+        note = "no rejection in this cohort"
     return {
         "risk_from": cell["risk"].min(),
         "risk_to": cell["risk"].max(),
@@ -143,6 +148,7 @@ def _describe_cohort(
         **to_columns(estimates),
         "rest_clusters": rest["cluster_id"].nunique(),
         "too_few": len(cell) < MIN_REFUSALS,
+        "note": note,
     }
 
 
@@ -177,8 +183,9 @@ def group_table(system: System) -> Table:
         One system's part of `table2_groups`, a row per kind (of `GROUPINGS`) and group:
         frr; of its rejections ci, cr60, ci_clipped, cr60_clipped, too_few; flip, the
         share of the n_flip variants with a scored seed that are decided otherwise than
-        it, the sum of to_reject and to_accept; flip_most, the share of resamples in
-        which the group flips most of its kind. NaN where undefined.
+        it, the sum of to_reject and to_accept; frr_most and flip_most, the share of
+        resamples in which the group is the highest of its kind. NaN with a `note` where
+        undefined.
     """
     about = system.prompts[["prompt_id", "variant", *GROUPINGS]]
     scored = system.scores.merge(about, on="prompt_id")
@@ -190,13 +197,14 @@ def group_table(system: System) -> Table:
         if kind == "strategy":
             names.sort(key=("seed", *STRATEGIES).index)
         rows = []
-        flips = {}
+        draws: dict[str, dict[str, np.ndarray]] = {"frr": {}, "flip": {}}
         for name in names:
             group = scored[scored[kind] == name]
             variants = group[(group["variant"] > 0) & group["seed"].notna()]
             n_reject = int((group["label"] == "reject").sum())
             estimates = _estimate_group(group, variants, system.clusters)
-            flips[name] = estimates["flip"].draws
+            for measure, by_group in draws.items():
+                by_group[name] = estimates[measure].draws
             rows.append(
                 {
                     "system": system.name,
@@ -208,11 +216,27 @@ def group_table(system: System) -> Table:
                     "n_flip": len(variants),
                     **to_columns(estimates),
                     "too_few": n_reject < MIN_REFUSALS,
+                    "note": _note_group(name, group, variants),
                 }
             )
-        most = share_highest(pd.DataFrame(flips))
-        parts.append(pd.DataFrame(rows).assign(flip_most=most.to_numpy()))
+        part = pd.DataFrame(rows)
+        for measure, by_group in draws.items():
+            highest = share_highest(pd.DataFrame(by_group))
+            part[f"{measure}_most"] = highest.to_numpy()
+        parts.append(part)
     return pd.concat(parts, ignore_index=True)
+
+
+def _note_group(name: str, group: pd.DataFrame, variants: pd.DataFrame) -> str:
+    """Say what is undefined in a group."""
+    reasons = []
+    if not len(select_rejections(group)):
+        reasons.append("no scored rejection: CI and CR are undefined")
+    if name == "seed":
+        reasons.append("no flip: the seed is the reference")
+    elif not len(variants):
+        reasons.append("no flip: no variant with a scored seed")
+    return "; ".join(reasons)
 
 
 def _estimate_group(

@@ -220,7 +220,7 @@ def system_row(system: System, interpretation: str = "relative") -> dict[str, An
 
     The row holds `rate_row` and `estimate_scores` with intervals; n_short, the
     rejections with fewer than k neighbours; too_few, whether fewer than 30 rejections
-    have CI.
+    have CI; note, why something is NaN or rests on fewer neighbours.
     """
     rejected = system.rejections
     n_short = int((rejected["n_neighbours"] < system.scoring.k).sum())
@@ -230,4 +230,22 @@ def system_row(system: System, interpretation: str = "relative") -> dict[str, An
         **to_columns(estimate_scores(system, interpretation)),
         "n_short": n_short,
         "too_few": len(rejected) < MIN_REFUSALS,
+        "note": _note(system, n_short),
     }
+
+
+def _note(system: System, n_short: int) -> str:
+    """Say why estimates of a system are NaN, or rest on fewer neighbours."""
+    label = system.labels["label"]
+    n_reject = (label == "reject").sum()
+    if not (label == "accept").any():
+        return "no accepted prompt: CI, CR and CD are undefined"
+    if not n_reject:
+        return "no rejection: CI, CR and CD are undefined"
+    reasons = []
+    if n_short:
+        k = system.scoring.k
+        reasons.append(f"{n_short} rejections have fewer than {k} neighbours")
+    if n_reject < 2:
+        reasons.append("one rejection: CD is undefined")
+    return "; ".join(reasons)

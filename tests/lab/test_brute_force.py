@@ -22,7 +22,7 @@ import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_lab.analysis import chance, excess
+from paraguard_lab.analysis import chance, details, excess
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
@@ -178,6 +178,16 @@ class Pair:
         )
 
 
+def without_prob_shift(weights):
+    """The other two weights, scaled to sum to 1."""
+    rest = weights["drift"] + weights["ppl"]
+    return {
+        "drift": weights["drift"] / rest,
+        "prob_shift": 0.0,
+        "ppl": weights["ppl"] / rest,
+    }
+
+
 def nearest(centre, pool, similarity):
     """The pool by falling similarity to the centre; cosines alike in 12 decimals are
     tied, and go by prompt_id.
@@ -295,15 +305,21 @@ def rates(prompts):
     """
     count = Counter(prompt.label for prompt in prompts)
     scored = count["accept"] + count["reject"]
-    shares = []
+    shares, chances = [], []
     for group in grouped(prompts, lambda prompt: prompt.cluster).values():
         own = Counter(prompt.label for prompt in group)
         size = own["accept"] + own["reject"]
         if size >= 2:
             shares.append(own["reject"] / size)
+            rate = count["reject"] / scored
+            chances.append(
+                1 - rate**size - (1 - rate) ** size
+            )  # neither all refused nor all accepted
     return {
         "frr": ratio(count["reject"], scored),
+        "frr_aside": ratio(count["reject"], scored),
         "flip_rate": mean([0 < share < 1 for share in shares]),
+        "flip_random": mean(chances),
         "flip_entropy": mean(
             [
                 -sum(p * math.log2(p) for p in (share, 1 - share) if p)
@@ -355,7 +371,9 @@ def ratio(part, whole):
 
 
 def summary_of(centres):
-    """CI, CR and CD."""
+    """CI, CR, CD, and the floor: how much accepted prompts differ from their accepted
+    neighbours.
+    """
     known = [centre for centre in centres if centre.n_neighbours]
     rejected = [centre for centre in known if centre.label == "reject"]
     ci = [centre.ci for centre in rejected]
@@ -364,6 +382,10 @@ def summary_of(centres):
         "cr60": mean([value >= 0.60 for value in ci]),
         "cr75": mean([value >= 0.75 for value in ci]),
         "cd": deviation(ci, lost=1),
+        "floor": mean([centre.ci for centre in known if centre.label == "accept"]),
+        "spread": mean([centre.spread for centre in rejected]),
+        "share_theta": mean([centre.n_theta > 0 for centre in rejected]),
+        "ci_theta": mean([centre.ci_theta for centre in rejected if centre.n_theta]),
     }
 
 
@@ -746,6 +768,7 @@ def table(prompts, pairs, centres, interpretation, weights):
     """The numbers of one row of Table 1, from (possibly repeated) prompts, pairs and
     centres.
     """
+    rest = without_prob_shift(weights)
     return {
         **rates(prompts),
         **summary_of(centres),
@@ -754,6 +777,11 @@ def table(prompts, pairs, centres, interpretation, weights):
                 excesses(
                     pairs, lambda pair: pair.score(interpretation, weights)
                 ).values()
+            )
+        ),
+        "excess_no_prob_shift": mean(
+            list(
+                excesses(pairs, lambda pair: pair.score(interpretation, rest)).values()
             )
         ),
     }
@@ -766,7 +794,7 @@ def assert_tables_agree(two, weights):
             two.prompts.values(), two.pairs, centres, interpretation, weights
         )
         row = confusion.system_row(two.system, interpretation)
-        row |= to_columns(excess.estimate_scored(two.system, interpretation))
+        row |= to_columns(details.estimate_details(two.system, interpretation))
         assert {name: row[name] for name in expected} == exactly(expected)
         counts = Counter(prompt.label for prompt in two.prompts.values())
         known = [
@@ -874,7 +902,8 @@ def package_estimates(two, interpretation):
     )
     found = {
         **confusion.estimate_rates(two.system),
-        **excess.estimate_scored(two.system, interpretation),
+        **confusion.estimate_scores(two.system, interpretation),
+        **details.estimate_details(two.system, interpretation),
         "floor_matched": floor,
         "excess_matched": matched,
         "excess_within": primary_excess(two, own),
@@ -940,7 +969,7 @@ def interval(two, name, draws):
     none does, exact on clusters.
     """
     draws = [draw for draw in draws if not math.isnan(draw)]
-    kind = {"cr60", "cr75", "flip_rate"} & {name}
+    kind = {"cr60", "cr75", "share_theta", "flip_rate"} & {name}
     if kind and set(draws) in ({0.0}, {1.0}):
         n = len(
             {

@@ -67,6 +67,7 @@ def test_the_gap_by_hand():
         [-charged["gap60"], -charged["gap60_high"], -charged["gap60_low"]]
     )
     assert math.isnan(cells.loc[("all", "all"), "gap60"])
+    assert "no rejection outside" in cells.loc[("all", "all"), "note"]
 
 
 def test_a_gap_to_nobody_or_everybody_still_has_a_width():
@@ -121,6 +122,7 @@ def test_flips_by_hand():
     assert [register["n_flip"], register["flip"], register["n_reject"]] == [3, 0, 1]
     assert [lexical["flip_most"], register["flip_most"]] == [1, 0]
     assert math.isnan(seed["flip"]) and math.isnan(seed["flip_most"])
+    assert "the seed is the reference" in seed["note"]
     # seeds: 1 of 3 refused; the category holds all: 5 of 11 refused, 3 of 6 variants
     # flipped
     whole = table[table["kind"] == "category"].iloc[0]
@@ -158,9 +160,11 @@ def test_flips_split_into_their_directions_and_groups_add_up(decisions):
             | (table[f"{name}_low"] <= table[f"{name}_high"])
         ).all()
     for kind, rows in table.groupby("kind"):
-        if rows["flip"].notna().any():
-            assert rows["flip_most"].sum() == pytest.approx(1), kind
-    assert table.loc[table["n_reject"] == 0, "ci"].isna().all()
+        for measure in ("frr", "flip"):
+            if rows[measure].notna().any():
+                assert rows[f"{measure}_most"].sum() == pytest.approx(1), kind
+    undefined = table.loc[table["n_reject"] == 0, "note"]
+    assert undefined.str.contains("no scored rejection").all()
 
 
 def a_row(bins, system, risk, similarity, cr, gap, n_clusters=40):
@@ -205,9 +209,10 @@ def test_figures_are_drawn_where_much_is_undefined():
 
 
 @pytest.mark.parametrize("label", ["reject", "unparsed"])
-def test_seeds_alone_or_nothing_decided_are_undefined(label):
+def test_seeds_alone_or_nothing_decided_give_reasons(label):
     system = asked([(f"c{i}", "seed", label) for i in range(4)], 20)
     undefined = system.scores.assign(ci=np.nan, ci_clipped=np.nan)
     table = cohorts.group_table(replace(system, scores=undefined))
     assert table[["ci", "flip", "flip_most"]].isna().all(axis=None)
+    assert table["note"].str.contains("no scored rejection").all()
     figures.plot_strategy_flips(table)

@@ -165,9 +165,18 @@ def test_what_a_provider_stopped_is_refused_unless_it_is_set_aside(
     assert row["flip_rate"] == pytest.approx(flips, nan_ok=True)
 
 
-@pytest.mark.parametrize("label", ["accept", "reject", "blocked", "unparsed"])
-def test_undefined_is_nan(label):
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("accept", "no rejection"),
+        ("reject", "no accepted prompt"),
+        ("blocked", "no accepted prompt"),
+        ("unparsed", "no accepted prompt"),
+    ],
+)
+def test_undefined_is_nan_with_a_reason(label, reason):
     *_, row = summary(*world([label] * 6, list("aabbcc")))
+    assert reason in row["note"]
     for name in ("ci", "cr60", "cr75", "cd"):
         assert (
             math.isnan(row[name])
@@ -187,7 +196,7 @@ def test_fewer_than_k_accepted_uses_what_there_is_and_says_so():
 
 def test_one_rejection_has_no_cd():
     *_, row = summary(*world(["reject"] + ["accept"] * 7, list("aabbccdd")))
-    assert math.isnan(row["cd"])
+    assert math.isnan(row["cd"]) and "CD is undefined" in row["note"]
     assert not math.isnan(row["ci"])
 
 
@@ -424,7 +433,7 @@ def test_cohort_cells_add_up():
     assert np.nansum(cells["ci"] * cells["n"]) == pytest.approx(
         row["ci"] * row["n_reject"]
     )
-    assert cells.loc[cells["n"] == 0, "ci"].isna().all()
+    assert (cells.loc[cells["n"] == 0, "note"] == "no rejection in this cohort").all()
 
 
 def test_thirds_by_hand():
