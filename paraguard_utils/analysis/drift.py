@@ -1,12 +1,14 @@
 """Drift between the prompts of one model, each pair computed once.
 
-The formula is `core.signals.drift` (`docs/method.md`, Neighbours, signals, score).
+The formula is `core.signals.drift`; this module applies it to many pairs at a time
+(`docs/method.md`, Neighbours, signals, score).
 """
 
-import numpy as np
-import pandas as pd
+import itertools
+import operator
 
-from paraguard_utils.core.signals import drift
+import numpy as np
+
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.schemas import Tokens, Traces
 
@@ -22,8 +24,11 @@ def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
 
     A word that has no row is a KeyError.
     """
-    row_of = pd.Series(range(len(tokens)), tokens["token_id"])
-    return [row_of[ids].to_numpy() for ids in select_own_words(traces, "token_ids")]
+    row_of = {token: row for row, token in enumerate(tokens["token_id"].tolist())}
+    rows = []
+    for ids in select_own_words(traces, "token_ids"):
+        rows.append(np.array([row_of[token] for token in ids.tolist()], int))
+    return rows
 
 
 class DriftCache:
@@ -47,10 +52,24 @@ class DriftCache:
         # Drift is symmetric
         firsts = np.minimum(a, b).tolist()
         seconds = np.maximum(a, b).tolist()
-        drifts = []
-        for pair in zip(firsts, seconds, strict=True):
-            if pair not in self._drifts:
-                one, other = (self.units[self.rows[prompt]] for prompt in pair)
-                self._drifts[pair] = drift(one, other)
-            drifts.append(self._drifts[pair])
-        return np.array(drifts, float)
+        pairs = list(zip(firsts, seconds, strict=True))
+        missing = sorted(set(pairs) - self._drifts.keys())
+        for first, group in itertools.groupby(missing, key=operator.itemgetter(0)):
+            others = [second for _, second in group]
+            for other, drift in zip(others, self._compare(first, others), strict=True):
+                self._drifts[first, other] = drift
+        return np.array([self._drifts[pair] for pair in pairs], float)
+
+    def _compare(self, prompt: int, others: list[int]) -> np.ndarray:
+        """Compute Drift of a prompt and each of some others, in one product."""
+        rows = [self.rows[other] for other in others]
+        lengths = np.array([len(own) for own in rows])
+        starts = np.cumsum(lengths) - lengths
+        distinct, place = np.unique(np.concatenate(rows), return_inverse=True)
+        cosines = self.units[self.rows[prompt]] @ self.units[distinct].T
+        # Own tokens by the tokens of all others, one prompt after the other
+        cosines = cosines[:, place]
+        # The best match of each own token in every other prompt, and the reverse
+        there = np.maximum.reduceat(cosines, starts, axis=1).mean(axis=0)
+        back = np.add.reduceat(cosines.max(axis=0), starts) / lengths
+        return np.clip(1.0 - (there + back) / 2, 0.0, 1.0)
