@@ -303,10 +303,11 @@ def test_a_word_without_a_vector_is_an_error():
 
 def test_drift_is_computed_once_a_pair(monkeypatch):
     _, _, traces, _, tokens = worlds.world(["accept"] * 8, list("aabbccdd"))
-    computed = []
+    computed, plain = [], DriftCache._compare
     monkeypatch.setattr(
-        "paraguard_utils.analysis.drift.drift",
-        lambda a, b: computed.append(len(a)) or drift(a, b),
+        DriftCache,
+        "_compare",
+        lambda own, a, others: computed.extend(others) or plain(own, a, others),
     )
     drifts = DriftCache(traces, tokens)
     first = drifts(np.array([0, 1, 2]), np.array([2, 3, 0]))
