@@ -64,8 +64,14 @@ NOT_COMPARED = ("tables/numbers.csv", "tables/notebook_minutes.csv")
 MOVED_FILES = {"tables/ci_correlations.csv": "tables/ci_covariates.csv"}
 """Tables whose rows are in another one: CI and its covariates other than similarity."""
 
-MOVED_COLUMNS = {"tables/table3_guards.csv": "tables/guard_thresholds.csv"}
-"""Tables some of whose columns are in another one, by system."""
+_BY_SYSTEM = ("tables/guard_thresholds.csv", ["system"])
+_BY_INTERPRETATION = ("tables/system_details.csv", ["system", "interpretation"])
+
+MOVED_COLUMNS = {
+    "tables/table1_targets.csv": [_BY_INTERPRETATION],
+    "tables/table3_guards.csv": [_BY_SYSTEM, _BY_INTERPRETATION],
+}
+"""Tables some of whose columns are in others, and what their rows are found by."""
 
 
 def rename_file(name: str) -> str:
@@ -149,10 +155,10 @@ def main(revision: str, folder: str = "data") -> int:
         ).stdout
         old = read_frame(content, name)
         new = read_frame(new_file.read_bytes(), new_name)
-        if name in MOVED_COLUMNS:
-            moved_file = Path(folder) / MOVED_COLUMNS[name]
-            moved = read_frame(moved_file.read_bytes(), moved_file.name)
-            new = new.merge(moved, on="system", how="left")
+        for moved_name, keys in MOVED_COLUMNS.get(name, []):
+            moved = read_frame((Path(folder) / moved_name).read_bytes(), moved_name)
+            moved = moved[[*keys, *moved.columns.difference(new.columns)]]
+            new = new.merge(moved, on=keys, how="left")
         lines = compare_file(old, new, new_name)
         compared += 1
         differing += bool(lines)

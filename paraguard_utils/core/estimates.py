@@ -193,10 +193,12 @@ class ClusterBootstrap:
             With a percentile interval; without one if fewer than two clusters have
             values, because resampling one cluster shows no spread.
         """
-        clusters, columns = self.merge_equal(np.column_stack([n, *sums]))
+        clusters, merged = self.merge_equal(np.column_stack([n, *sums]))
+        columns = list(merged.T.copy())
+        totals = [(clusters.multiplicity * column).sum() for column in columns]
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = float(statistic(*(clusters.multiplicity[None] @ columns).T)[0])
-            draws = statistic(*(clusters.counts @ columns).T)
+            value = float(statistic(*np.array(totals)[:, None])[0])
+            draws = statistic(*[clusters.counts @ column for column in columns])
         if np.count_nonzero(n) < 2 and np.isfinite(value):
             return Estimate(value, np.nan, np.nan, draws)
         return Estimate.percentile(value, draws)

@@ -5,7 +5,6 @@ The pairs are within clusters; what they are compared with is matched by style
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.words import jaccard, split_words
 
 PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
@@ -83,80 +82,108 @@ def word_overlaps(
     return np.array([jaccard(words[one], words[other]) for one, other in pairs], float)
 
 
-def _match_by_style(
-    clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows
-) -> tuple[np.ndarray, Statistic]:
-    """Return what DR of some pairs is summed from, and its logarithm.
+class _MatchedRatio:
+    """DR of some pairs, with what is expected of unrelated prompts matched by style.
 
-    Of m styles the sums, of shape (n_clusters, 1 + 2 m + 3 m**2), hold:
+    A *combination* is two styles that occur together in a pair. The ratio follows from
+    totals over clusters, in these columns of `sums`:
 
     - the pairs that are decided differently (1 column);
     - by style, the decided prompts, and those refused (m columns each);
-    - by two styles, the pairs (m**2 columns; a pair counts half in either order);
-    - by two styles, the ordered pairs of prompts inside a cluster that are decided
-      differently, and all such pairs, which are not unrelated (m**2 columns each).
+    - by combination, the pairs (k columns);
+    - by combination, the ordered pairs of prompts inside a cluster that are decided
+      differently, and all such pairs, which are not unrelated (k columns each).
     """
-    scored = ~np.isnan(phrasings.refused)
-    rejected = phrasings.refused == 1
-    first, second = pairs
-    both_scored = scored[first] & scored[second]
-    first = first[both_scored]
-    second = second[both_scored]
-    names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
-    code = clusters.codes.loc[phrasings.cluster].to_numpy()
-    shape = (len(clusters.codes), len(names))
-    different = np.zeros((len(clusters.codes), 1))
-    np.add.at(different[:, 0], code[first], rejected[first] != rejected[second])
-    n = np.zeros(shape)
-    np.add.at(n, (code, style), scored)
-    r = np.zeros(shape)
-    np.add.at(r, (code, style), rejected)
-    n_pairs = np.zeros((*shape, len(names)))
-    for one, other in ((first, second), (second, first)):
-        np.add.at(n_pairs, (code[one], style[one], style[other]), 0.5)
-    tables = [n_pairs, _count_opposite(n, r), n[:, :, None] * n[:, None, :]]
-    flat = [table.reshape(len(table), -1) for table in tables]
-    return np.hstack([different, n, r, *flat]), partial(_log_ratio, len(names))
+
+    def __init__(
+        self, clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows
+    ) -> None:
+        first, second = pairs
+        scored = ~np.isnan(phrasings.refused)
+        rejected = phrasings.refused == 1
+        both_scored = scored[first] & scored[second]
+        first = first[both_scored]
+        second = second[both_scored]
+
+        names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
+        styles_of_pair = np.sort(np.column_stack([style[first], style[second]]), axis=1)
+        combinations, combination = np.unique(
+            styles_of_pair, axis=0, return_inverse=True
+        )
+        self.n_styles = len(names)
+        self.n_combinations = len(combinations)
+        self.s, self.t = combinations.reshape(-1, 2).T  # styles of each combination
+
+        code = clusters.codes.loc[phrasings.cluster].to_numpy()
+        code_of_pair = code[first]
+        size = len(clusters.codes)
+        by_style = (size, self.n_styles)
+        by_combination = (size, self.n_combinations)
+        combination = combination.reshape(-1)
+        differ = rejected[first] != rejected[second]
+        n = _sum_cells(code, style, scored, by_style)
+        r = _sum_cells(code, style, scored & rejected, by_style)
+        different = np.bincount(code_of_pair, differ, minlength=size)[:, None]
+        n_pairs = _sum_cells(
+            code_of_pair, combination, np.ones(len(first)), by_combination
+        )
+        opposite_own = self._count_opposite(n, r)
+        own_pairs = n[:, self.s] * n[:, self.t]
+        self.sums = np.hstack([different, n, r, n_pairs, opposite_own, own_pairs])
+
+    def _count_opposite(self, n: np.ndarray, r: np.ndarray) -> np.ndarray:
+        """Count the ordered pairs of opposite decisions, by combination of styles."""
+        a = n - r
+        return r[:, self.s] * a[:, self.t] + r[:, self.t] * a[:, self.s]
+
+    def log_ratio(self, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ln DR of totals and its derivatives by them (`estimates.Statistic`).
+
+        ln DR is ln(pairs decided differently) - ln(how many would be if the prompts of
+        a pair were unrelated).
+        """
+        m, k = self.n_styles, self.n_combinations
+        widths = [1, m, m, k, k]
+        different, n, r, n_pairs, opposite_own, own_pairs = np.split(
+            totals, np.cumsum(widths), axis=1
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Pairs of two clusters: all but those inside a cluster. Two styles without
+            # a pair in a resample do not count.
+            unrelated = n[:, self.s] * n[:, self.t] - own_pairs
+            unrelated = np.where(n_pairs > 0, unrelated, np.inf)
+            chance = (self._count_opposite(n, r) - opposite_own) / unrelated
+            expected = (n_pairs * chance).sum(axis=1, keepdims=True)
+            value = (np.log(different) - np.log(expected))[:, 0]
+
+            # Of ln(expected), by the number of opposite pairs of a combination
+            by_opposite = n_pairs / unrelated / expected
+            by_n = np.zeros_like(n)
+            by_r = np.zeros_like(r)
+            for one, other in ((self.s, self.t), (self.t, self.s)):
+                slope_n = by_opposite * (r[:, other] - chance * n[:, other])
+                slope_r = by_opposite * (n[:, other] - 2 * r[:, other])
+                for i in range(k):
+                    by_n[:, one[i]] += slope_n[:, i]
+                    by_r[:, one[i]] += slope_r[:, i]
+            slopes = [
+                1 / different,
+                -by_n,
+                -by_r,
+                -chance / expected,
+                by_opposite,
+                -by_opposite * chance,
+            ]
+            return value, np.hstack(slopes)
 
 
-def _count_opposite(n: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """Count the ordered pairs of opposite decisions, by the two styles."""
-    opposite = r[:, :, None] * (n - r)[:, None, :]
-    return opposite + opposite.swapaxes(1, 2)
-
-
-def _log_ratio(m: int, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ln DR of totals over m styles, and its derivatives by them.
-
-    ln DR is ln(pairs decided differently) - ln(how many would be if the prompts of a
-    pair were unrelated).
-    """
-    widths = [1, m, m, m**2, m**2]
-    different, n, r, *tables = np.split(totals, np.cumsum(widths), axis=1)
-    n_pairs, opposite_own, own_pairs = (table.reshape(-1, m, m) for table in tables)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Pairs of two clusters: all but those inside a cluster. Two styles without a
-        # pair in a resample do not count.
-        unrelated = n[:, :, None] * n[:, None, :] - own_pairs
-        unrelated = np.where(n_pairs > 0, unrelated, np.inf)
-        chance = (_count_opposite(n, r) - opposite_own) / unrelated
-        expected = (n_pairs * chance).sum(axis=(1, 2), keepdims=True)
-        value = np.log(different[:, 0]) - np.log(expected[:, 0, 0])
-
-        # Of ln(expected), by the opposite pairs of two styles, and by n and r of one
-        by_opposite = n_pairs / unrelated / expected
-        others = r[:, None, :] - chance * n[:, None, :]
-        by_n = 2 * (by_opposite * others).sum(axis=2)
-        by_r = 2 * (by_opposite * (n - 2 * r)[:, None, :]).sum(axis=2)
-        slopes = [
-            1 / different,
-            -by_n,
-            -by_r,
-            -chance / expected,
-            by_opposite,
-            -by_opposite * chance,
-        ]
-        return value, np.hstack([slope.reshape(len(totals), -1) for slope in slopes])
+def _sum_cells(
+    row: np.ndarray, column: np.ndarray, weights: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """Sum weights into the cells of a table of this shape."""
+    cells = row * shape[1] + column
+    size = shape[0] * shape[1]
+    return np.bincount(cells, weights.astype(float), size).reshape(shape)
 
 
 def estimate_pair_disagreement(
@@ -190,8 +217,8 @@ def estimate_pair_disagreement(
     >>> round(estimate_pair_disagreement(clusters, phrasings, pairs).value, 3)
     0.5
     """
-    sums, log_ratio = _match_by_style(clusters, phrasings, pairs)
-    return disagreement.bootstrap_log_ratio(clusters, sums, log_ratio)
+    ratio = _MatchedRatio(clusters, phrasings, pairs)
+    return disagreement.bootstrap_log_ratio(clusters, ratio.sums, ratio.log_ratio)
 
 
 def estimate_pair_difference(
@@ -201,9 +228,11 @@ def estimate_pair_difference(
 
     The parameters are those of `estimate_pair_disagreement`.
     """
-    first = _match_by_style(clusters, phrasings, pairs)
-    second = _match_by_style(clusters, phrasings, minus)
-    return disagreement.estimate_ratio_difference(clusters, first, second)
+    first = _MatchedRatio(clusters, phrasings, pairs)
+    second = _MatchedRatio(clusters, phrasings, minus)
+    return disagreement.estimate_ratio_difference(
+        clusters, (first.sums, first.log_ratio), (second.sums, second.log_ratio)
+    )
 
 
 def too_few_for_pairs(refused: np.ndarray, pairs: PairRows) -> bool:

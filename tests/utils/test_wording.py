@@ -284,10 +284,11 @@ def test_where_nothing_can_differ_there_is_no_dr():
 def test_slopes_by_difference_quotients(seed):
     corpus, labels = random_frames(seed, 14)
     system = made((corpus, labels), 2)
-    sums, log_ratio = core_wording._match_by_style(
+    ratio = core_wording._MatchedRatio(
         system.clusters, wording.make_phrasings(system), ends(corpus)
     )
-    totals, step = sums.sum(axis=0), 1e-4
+    log_ratio = ratio.log_ratio
+    totals, step = ratio.sums.sum(axis=0), 1e-4
     value, slopes = log_ratio(totals[None])
     shifts = np.eye(len(totals)) * step
     numeric = (log_ratio(totals + shifts)[0] - log_ratio(totals - shifts)[0]) / step / 2
