@@ -246,8 +246,10 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
     def score_guards(self, measured: Mapping[str, System]) -> list[System]:
         """Score the guards of Table 3 as 05 does, without writing or rounding."""
         drifts = {}
-        guards = []
-        for row in self.store.read("tables", "table3_guards").itertuples():
+        guards: list[System] = []
+        if not self.has_table("table3_guards"):
+            return guards
+        for row in self.read_table("table3_guards").itertuples():
             reference = measured.get(row.reference)
             if row.system in measured or reference is None:
                 continue

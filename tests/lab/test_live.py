@@ -8,7 +8,7 @@ from asking import run_here
 
 from paraguard_lab.labels import judge
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.errors import UserError, WeightsError
+from paraguard_utils.errors import WeightsError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, trace_store, weights
 
@@ -121,11 +121,7 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     table = stores.Store("test").read("tables", "table1_systems")
     assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
-    with pytest.raises(
-        UserError,
-        match=r"scored with another k, labeller or weights; run 03_scoring again",
-    ):
-        run_here("04_cohort_analysis", **given)
+    run_here("04_cohort_analysis", **given, resamples=100)
 
 
 def test_four_clusters_with_twins_go_through_the_last_notebooks(

@@ -144,7 +144,8 @@ def _draw_dr_by_overlap(axis: Axes, rows: Table, curves: Table) -> None:
         at = curve["overlap"] + wording.OVERLAP_STEP / 2
         look |= {"fmt": "", "marker": "o", "ms": 2, "elinewidth": 0.4}
         style.draw_interval_bars(axis, curve, "dr", at, "y", **look)
-    axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    if looks:
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
