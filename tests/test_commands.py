@@ -295,17 +295,17 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     first = next(iter(registry.published_systems("chat")["instruction"]))
     (part,) = traces.glob("*.parts/*.parquet")
     kept = pd.read_parquet(part)
-    assert part.parent.name.endswith(f"--{first}.parts") and len(kept) == prompts
+    assert part.parent.name.endswith(f"--{first}.parts") and 0 < len(kept) <= prompts
 
     status, printed = call(command, clone)
     assert status == 0 and "Traceback" not in printed, printed
     assert (
-        f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {prompts}"
+        f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {len(kept)}"
         " already done" in printed
     )
     assert not whole or "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
-    assert set(done["key"]) == set(kept["key"])
+    assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
 
 
 def with_weekly():

@@ -389,11 +389,10 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         (found["system"] == name) & (found["interpretation"] == "relative")
     ].set_index(["prompts", "setting"])
     assert rows.loc["drawn"].index.tolist() == list(proxies.DISCLOSURE_SETTINGS)
-    own = (
-        store.read("tables", "table1_systems")
-        .set_index(["system", "interpretation"])
-        .loc[(name, "relative")]
-    )
+    own = pd.Series(dtype=object)
+    for table in ("system_details", "table1_systems"):
+        by_system = store.read("tables", table).set_index(["system", "interpretation"])
+        own = by_system.loc[(name, "relative")].combine_first(own)
     for measure in proxies.SURROGATE_MEASURES:
         usual = rows.loc["all", measure] - rows.loc["all", f"{measure}_change"]
         assert usual.to_numpy() == pytest.approx(own[measure], rel=1e-4), measure

@@ -246,7 +246,8 @@ def test_a_local_writer_resumes_after_a_kill(
     with pytest.raises(Killed):
         read(given)
     _, written = read(given)
-    assert asked == [N, N, None, N, N], "a batch of ten a draw; the third was lost"
+    assert asked[2] is None, "the third batch was lost"
+    assert sum(filter(None, asked)) == 4 * N, "nothing was asked twice"
     assert len(written) == 4 * N and written["text"].is_unique
 
 
