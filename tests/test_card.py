@@ -196,6 +196,7 @@ def told(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(croissant.RECORD_SETS) - set(COUNTED)))
 def test_croissant_loads_what_the_project_reads(dataset, kind):
     (section,) = [section for section in SECTIONS if kind in section.kinds]

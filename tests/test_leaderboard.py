@@ -78,6 +78,7 @@ def test_numbers_that_do_not_follow_are_named(tmp_path):
         board.check_file(changed(tmp_path, better))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -36,6 +36,7 @@ CHAT, GUARDS = (recorded_systems(kind) for kind in ("chat", "guard"))
 STRATEGIES = ("seed", "hardening", "lexical", "register", "softening", "rewrite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "known"), [*((name, 1.0) for name in CHAT + GUARDS), (CHAT[5], 0.5)]
 )  # and half

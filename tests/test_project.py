@@ -246,6 +246,7 @@ def test_parameter_files_fit_the_query_notebook(path):
     )
 
 
+@pytest.mark.slow
 def test_planted_faults_fit_the_code():
     """`benchmarks/planted_faults.py` plants them; a fault whose place has changed would
     be none.

@@ -305,6 +305,7 @@ def test_an_answer_is_quoted_for_the_judge():
     assert len(judge.write_judge_question("word " * 1000)) < 300
 
 
+@pytest.mark.slow
 def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
     answers = pd.DataFrame(
         {"prompt_id": ["a", "b", "c"], "response": ["Sure.", None, "Stir."]}

@@ -814,6 +814,7 @@ def assert_tables_agree(two, weights):
         assert row["too_few"] == (len(known) < 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [WEIGHTS, OTHER_WEIGHTS])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_signals_scores_and_tables(seed, weights):
@@ -940,6 +941,7 @@ def second_estimates(two, interpretation, counts):
     return found, share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpretation", INTERPRETATIONS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_floors_and_every_resample(seed, interpretation):
@@ -1032,6 +1034,7 @@ ONE_OF_SIX, TWO_OF_FIVE = (
 DEALT = [*ONE_OF_SIX, *TWO_OF_FIVE, *["reject"] * 6, *["accept"] * 42]
 
 
+@pytest.mark.slow
 def test_permutations_are_the_deals_inside_clusters():
     """60 deals are possible, 6 of one cluster and 10 of another: each draw is one of
     them, each about as often.

@@ -253,6 +253,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_chance_of_any_labels(case):
     made = worlds.world(CASES[case], np.repeat([f"c{i}" for i in range(10)], 6))

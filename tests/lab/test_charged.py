@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from paraguard_lab.corpus import charged
 from paraguard_utils.corpus import risk
@@ -12,6 +13,7 @@ def test_distinct_charged_words_are_counted():
     assert charged.count_charged_terms(text) == 2
 
 
+@pytest.mark.slow
 def test_areas_by_hand():
     # scores 0.9 0.6 | 0.7 0.1: of the four pairs (unsafe, safe) three are in order, 0.6
     # < 0.7 is not

@@ -36,6 +36,7 @@ def test_latent_correlation_is_found_whatever_the_rate():
     assert alike[0] == 0, "less alike than by chance"
 
 
+@pytest.mark.slow
 def test_permuted_labels_show_no_meaning():
     rng = np.random.default_rng(2)
     mean, p = permutation_test(profiles_of(rng, 150, 0.3, 0.5))

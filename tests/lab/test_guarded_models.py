@@ -90,6 +90,7 @@ def test_two_sets_of_twins_by_hand():
     )
 
 
+@pytest.mark.slow
 def test_recorded_sets_of_twins_are_of_systems_that_were_asked_both(recorded_corpus):
     store, config = stores.Store("recorded"), settings.TwinOptions()
     files = stores.CorpusFiles(store, settings.CORPUS)

@@ -13,6 +13,7 @@ def test_the_share_of_prompts_on_their_own_is_exact():
     assert np.isnan(list(exact_share(0, 0).values())).all()
 
 
+@pytest.mark.slow
 def test_statsmodels_adjusts_alike():
     p = np.concatenate(
         [np.random.default_rng(1).random(20) ** 4, [0.0, 1.0, 0.01, 0.01]]
@@ -22,6 +23,7 @@ def test_statsmodels_adjusts_alike():
     )
 
 
+@pytest.mark.slow
 def test_holm_by_hand():
     # three p: 0.01 * 3, 0.03 * 2, and 0.04 * 1, which may not be the smaller: 0.06
     assert adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).tolist() == pytest.approx(

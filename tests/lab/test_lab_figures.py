@@ -288,6 +288,7 @@ def test_intervals_beside_floors_are_the_panels(pictures):
         same(estimates(axis), np.vstack([numbers(rows, measure) for rows in by]))
 
 
+@pytest.mark.slow
 def test_remedies_lead_from_the_untouched_system_to_where_their_rates_are(pictures):
     figure, table = pictures["remedy_map"]
     named = [

@@ -230,6 +230,7 @@ def paraphrased(sentence, own):
     ]
 
 
+@pytest.mark.slow
 def test_a_frame_s_own_words_are_not_replaced():
     texts = {
         rule: rest
@@ -281,6 +282,7 @@ def test_every_frame_can_be_filled_from_its_pattern():
             )
 
 
+@pytest.mark.slow
 def test_the_lexicon_is_sound():
     rows = pd.read_csv(paraphrase.LEXICON_FILE)
     assert len(rows) >= 1000
@@ -350,6 +352,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.text(max_size=80) | st.lists(WORDS).map(" ".join))
 def test_any_text_can_be_a_seed(seed):

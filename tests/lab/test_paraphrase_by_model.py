@@ -33,6 +33,7 @@ def test_the_paraphrase_in_an_answer(answer, found):
     assert writer.extract_paraphrase(answer) == found
 
 
+@pytest.mark.slow
 def test_a_model_is_asked_once_a_seed_and_strategy(results, tiny_model):
     seeds = pd.DataFrame(
         {

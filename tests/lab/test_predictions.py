@@ -140,6 +140,7 @@ def test_every_prediction_is_of_a_recorded_table(row):
         assert rows.eval(row.too_few).isin([True, False]).all()
 
 
+@pytest.mark.slow
 def test_recorded_verdicts_follow_from_the_recorded_tables():
     for name, tables in (
         ("predictions", compared() | recorded("table1_rephrasing", "triggers")),

@@ -556,6 +556,7 @@ def test_a_live_store_asks_again_what_was_asked_in_another_way(asked_of, prompts
     )
 
 
+@pytest.mark.slow
 def test_the_earlier_turns_of_a_conversation_are_part_of_what_is_asked(
     asked_of, tiny_model
 ):
@@ -793,6 +794,7 @@ def test_rates_and_p_refuse_by_hand():
     assert nothing.base == 0 and refusal.p_refuse(learned, nothing).tolist() == [0] * 5
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_p_refuse_is_a_probability_between_the_rates(seed):
     rng = np.random.default_rng(seed)

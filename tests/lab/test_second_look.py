@@ -34,6 +34,7 @@ def labels_of(*decisions):
     return pd.DataFrame({"prompt_id": CORPUS["prompt_id"], "label": decisions})
 
 
+@pytest.mark.slow
 def test_a_prompt_is_reworded_by_other_strategies_in_other_words():
     made = reword.reword_prompts(CORPUS)
     assert made["prompt_id"].is_unique and set(made["cluster_id"]) == {

@@ -81,6 +81,7 @@ def test_a_setting_gives_what_the_usual_scores_give(laid_out, k, weights):
         assert np.allclose(estimate.draws, expected[measure].draws, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_only_what_moves_the_excess_has_one(laid_out):
     system, frame, clusters = laid_out
     frame = frame.assign(drift_centred=frame["drift"], drift_encoder=frame["drift"])
@@ -218,6 +219,7 @@ def test_the_search_finds_the_signal_that_separates():
     )
 
 
+@pytest.mark.slow
 def test_held_out_chance_is_chance():
     clusters = ClusterBootstrap(range(60), resamples=500)
     rows = [

@@ -223,6 +223,7 @@ def test_a_baseline_is_paired_by_cluster(tmp_path, command):
     assert not same.status and "not worse: frr 0.00 [0.00, 0.00]" in same.printed
 
 
+@pytest.mark.slow
 def test_comparing_pairs_clusters(tmp_path, command):
     old = ["rraa", "aaaa", "raaa", "rrrr", "rara"] * 24
     new = [word if i % 2 else "aaaa" for i, word in enumerate(old)]
@@ -256,6 +257,7 @@ def test_comparing_pairs_clusters(tmp_path, command):
     )
 
 
+@pytest.mark.slow
 def test_a_plan_is_what_the_interval_becomes(command):
     words = list(
         np.random.default_rng(1).permutation(
@@ -278,6 +280,7 @@ def test_a_plan_is_what_the_interval_becomes(command):
     assert "20 % refused, DR 0.7" in command("audit", "--plan").printed
 
 
+@pytest.mark.slow
 def test_what_is_written_for_a_pipeline(tmp_path, command):
     file = file_of(tmp_path / "d.csv", ["rraaaa", "aaaaaa"] * 60, system="<b>|one\x07")
     made = {name: tmp_path / name for name in ("json", "junit", "summary")}

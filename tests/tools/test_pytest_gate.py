@@ -43,6 +43,7 @@ def by_meaning(own):
     return lambda text: deal(text if deal(f"{text}?", 0.1) == SORRY else of[text])
 
 
+@pytest.mark.slow
 def test_asking_ends_when_it_is_sure(own, by_meaning, capsys):
     asked = []
     own.until_sure(lambda text: asked.append(text) or by_meaning(text), dr=0.8)

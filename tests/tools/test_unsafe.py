@@ -554,6 +554,7 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     assert row["n_scored"] == 2 and row["rejected"] == rejected
 
 
+@pytest.mark.slow
 def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     results, xstest, tiny_folder, answers, monkeypatch
 ):

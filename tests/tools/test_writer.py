@@ -342,6 +342,7 @@ CANDIDATES = pd.DataFrame(
 )
 
 
+@pytest.mark.slow
 def test_the_judge_is_asked_of_what_passes_alone_and_counted_in_the_yields():
     asked = []
 

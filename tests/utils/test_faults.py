@@ -262,6 +262,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_one_batch(
     identical(ask(prompts, tiny_model), resumed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "overwritten"])
 def test_a_damaged_part_is_named_set_aside_and_asked_again(
     results, prompts, tiny_model, monkeypatch, capsys, damage

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pytest
 from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,6 +137,7 @@ def test_what_a_notebook_shows_by_hand(results, monkeypatch):
     assert seen[2].endswith("All columns: [mine.csv](../data/tables/mine.csv)")
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
 def test_markdown_shows_every_text_as_it_is(texts):
     frame = pd.DataFrame({"first": texts, "second": "x"})
@@ -152,6 +154,7 @@ def test_markdown_shows_every_text_as_it_is(texts):
     assert not any(cell.find_all(True) for cell in cells)
 
 
+@pytest.mark.slow
 @given(st.text(alphabet='ab[*\\{}$&%#_^~|<>\n" –', max_size=12))
 def test_latex_cells_hold_no_bare_markup(text):
     row = (

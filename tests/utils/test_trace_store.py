@@ -138,6 +138,7 @@ def test_a_template_that_starts_with_the_users_words_is_refused(
         prompting.render_system_prompt(tiny_model.tokenizer, "")
 
 
+@pytest.mark.slow
 def test_a_thinking_block_that_the_template_opens_is_part_of_the_answer(
     results, prompts, tiny_model, monkeypatch
 ):

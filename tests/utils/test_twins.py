@@ -94,6 +94,7 @@ def test_clusters_are_complete_and_spread_over_the_categories(twins):
     assert set(counts.index) == set(worlds.CATEGORIES) and counts.between(6, 7).all()
 
 
+@pytest.mark.slow
 def test_01_builds_the_twins_by_the_gates_of_the_benign_corpus(twins):
     seeds, built = build_again(settings.OLD_TWINS)
     pd.testing.assert_frame_equal(built, twins, check_dtype=False, rtol=1e-4)

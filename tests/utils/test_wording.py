@@ -197,6 +197,7 @@ def test_dr_and_every_resample_by_loops(clusters, mask):
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(words, st.randoms())
 def test_order_and_the_sense_of_a_decision_do_not_matter(clusters, random):
