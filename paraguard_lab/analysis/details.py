@@ -13,7 +13,7 @@ import pandas as pd
 from paraguard_lab.analysis.excess import (
     cluster_excess,
     estimate_excess,
-    select_own_pairs,
+    score_own_pairs,
     without_prob_shift,
 )
 from paraguard_lab.core.latent import latent_correlation
@@ -33,7 +33,8 @@ def tabulate_details(systems: Iterable[System]) -> Table:
         for interpretation in CI_COLUMNS:
             row = {"system": system.name, "interpretation": interpretation, **tests}
             estimates = estimate_details(system, interpretation)
-            n_mixed = len(cluster_excess(*_value_pairs(system, interpretation)))
+            own_pairs, values = score_own_pairs(system, interpretation)
+            n_mixed = len(cluster_excess(own_pairs, values))
             rows.append({**row, **to_columns(estimates), "n_mixed": n_mixed})
     return pd.DataFrame(rows)
 
@@ -74,7 +75,7 @@ def estimate_details(system: System, interpretation: str) -> dict[str, Estimate]
     rejected = system.rejections
     close = rejected[rejected["n_theta"] > 0]
     spread = rejected[column.replace("ci", "spread")]
-    own_pairs, values = _value_pairs(system, interpretation)
+    own_pairs, values = score_own_pairs(system, interpretation)
     without = clusters.undefined()
     rest = without_prob_shift(system.scoring.weights)
     if rest:
@@ -90,12 +91,6 @@ def estimate_details(system: System, interpretation: str) -> dict[str, Estimate]
         "excess": estimate_excess(clusters, own_pairs, values),
         "excess_no_prob_shift": without,
     }
-
-
-def _value_pairs(system: System, interpretation: str) -> tuple[pd.DataFrame, pd.Series]:
-    """Return a system's pairs inside clusters, and their scores."""
-    own_pairs = select_own_pairs(system)
-    return own_pairs, score_pairs(own_pairs, system.scoring.weights, interpretation)
 
 
 def estimate_frr_aside(system: System) -> Estimate:

@@ -57,12 +57,19 @@ def estimate_excess(
     return clusters.mean(excess.index, excess)
 
 
+def score_own_pairs(
+    system: System, interpretation: str = "relative"
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Return a system's pairs of one cluster (`select_own_pairs`), and their scores."""
+    own_pairs = select_own_pairs(system)
+    return own_pairs, score_pairs(own_pairs, system.scoring.weights, interpretation)
+
+
 def estimate_scored(
     system: System, interpretation: str = "relative"
 ) -> dict[str, Estimate]:
     """Estimate `confusion.estimate_scores` and the excess of a system's score."""
-    own_pairs = select_own_pairs(system)
-    values = score_pairs(own_pairs, system.scoring.weights, interpretation)
+    own_pairs, values = score_own_pairs(system, interpretation)
     return {
         **confusion.estimate_scores(system, interpretation),
         "excess": estimate_excess(system.clusters, own_pairs, values),
