@@ -111,9 +111,10 @@ class TraceParts(Parts):
 
         It has no columns if there are none.
         """
-        rows = _select_wanted(self.read(self.file), keys)
-        # A null response: an error, or withheld while the prompt was declared harmful
-        return rows if rows.empty else rows[rows["response"].notna()]
+        # A null response: an error, or withheld while the prompt was declared harmful;
+        # it must not hide an answer that another part holds.
+        frames = [frame[frame["response"].notna()] for frame in self.read(self.file)]
+        return _select_wanted(frames, keys)
 
     def prepare(self, rows: Traces) -> pd.DataFrame:
         """Return a batch's traces as they are kept."""

@@ -54,6 +54,17 @@ def test_a_shard_resumes_and_what_is_missing_is_asked_when_all_are_put_together(
     assert 0 < asked < len(PROMPTS), "the second shard only"
 
 
+@pytest.mark.slow
+def test_an_error_in_a_shard_hides_no_answer(tiny_model, results):
+    plain = ask(PROMPTS, tiny_model)
+    file = next(results.rglob("*--safety.parquet"))
+    place = (mine(), f"{tiny_model.name}--safety")
+    with trace_store.TraceParts(*place, (1, 2)) as shard:
+        shard.add(plain.assign(response=None, finish_reason="error"))
+    identical(plain, ask(PROMPTS, tiny_model))
+    assert stores.read_meta(file)["asked_now"] == 0
+
+
 def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_run(
     tiny_model, results
 ):
