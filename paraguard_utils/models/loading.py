@@ -5,9 +5,12 @@ are safetensors or GGUF, never pickles, and no code that comes with a model is r
 weights are dequantized once into a safetensors cache.
 """
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,6 +241,9 @@ def first_error_line(error: Exception) -> str:
     return message.splitlines()[0]
 
 
+_DIGEST_FILE = "content.sha256"  # of converted weights, beside them
+
+
 def _folder_digest(folder: Path) -> str:
     files = {file for pattern in IDENTITY_FILES for file in folder.glob(pattern)}
     if not any(file.suffix == ".safetensors" for file in files):
@@ -252,14 +258,24 @@ def _folder_digest(folder: Path) -> str:
 def convert_gguf(source: ModelSource) -> Path:
     """Return a source's folder in transformers' layout.
 
-    A GGUF file is dequantized to float32 into the cache, the first time. `ModelError`
-    if that cannot be.
+    A GGUF file is dequantized to float32 into the cache, the first time; a folder that
+    was changed since, by the digest in it, is made again. `ModelError` if that cannot
+    be.
     """
     if source.path.suffix != ".gguf":
         return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     if folder.is_dir():
-        return folder
+        with contextlib.suppress(OSError, ModelError):
+            written = (folder / _DIGEST_FILE).read_text(encoding="utf-8")
+            if written == _folder_digest(folder):
+                return folder
+        print(
+            f"{paths.display_path(folder)} cannot be shown to be what was written"
+            " there; it is made again",
+            file=sys.stderr,
+        )
+        shutil.rmtree(folder)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -277,6 +293,8 @@ def convert_gguf(source: ModelSource) -> Path:
             part = Path(place) / folder.name
             network.save_pretrained(part)
             tokenizer.save_pretrained(part)
+            digest = _folder_digest(part)
+            (part / _DIGEST_FILE).write_text(digest, encoding="utf-8")
             os.replace(part, folder)
     except Exception as error:  # a damaged file may raise anything
         if not folder.is_dir():  # another process may have finished first

@@ -1,5 +1,7 @@
 """The real default model on a slice of the corpus, against its recorded answers."""
 
+import shutil
+
 import numpy as np
 import pytest
 import test_engine
@@ -109,6 +111,29 @@ def test_02_asks_other_architectures(family, more, tmp_path, recorded_corpus, re
             == recorded_corpus["prompt_id"].head(12).tolist()
         )
         assert len(store.read("labels", "small", name)) == 12
+
+
+@pytest.mark.weekly
+def test_converted_weights_that_were_changed_are_made_again(
+    tmp_path, monkeypatch, capsys
+):
+    source = loading.resolve_model("smollm2-135m-instruct")
+    kept = loading.convert_gguf(source)
+    first = shutil.copytree(kept, tmp_path / kept.relative_to(paths.CACHE))
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+    capsys.readouterr()
+    assert (
+        loading.convert_gguf(source) == first
+        and "made again" not in capsys.readouterr().err
+    )
+    file = sorted(first.glob("*.safetensors"))[-1]
+    before = weights.hash_file(file)
+    with file.open("r+b") as handle:
+        handle.seek(-1000, 2)
+        handle.write(b"damage")
+    loading.convert_gguf(source)
+    assert weights.hash_file(file) == before
+    assert "it is made again" in capsys.readouterr().err
 
 
 def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
