@@ -4,7 +4,8 @@ They show measures where the truth is known, and how results change with weights
 other settings.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -29,6 +30,15 @@ _K_MEASURES = {"cr60": "CR@0.60", "cd": "CD", "ci": "CI"}
 _SETTING_MEASURES = {"ci": "CI", "excess": "excess"}
 _PAPER_WEIGHTS = "0.4/0.1/0.5"
 
+_Lines: TypeAlias = dict[str, tuple[Table, style.Look]]
+"""By a line's name, its rows, whose index is x, and how it is drawn."""
+
+_SAME: style.Look = {"color": style.INK, "linewidth": 0.6, "zorder": 0}
+"""How it is marked where nothing changes."""
+
+_DIVIDER: style.Look = {"color": style.GREY, "linewidth": 0.5}
+"""How groups of rows are divided."""
+
 
 def plot_known_truth(table: Table) -> Figure:
     """Draw each measure against how much meaning decides, a line per refusal rate.
@@ -38,29 +48,39 @@ def plot_known_truth(table: Table) -> Figure:
     another. A page wide. `table` has wording, frr, correlation, measure, mean, low,
     high.
     """
-    figure, axes = style.subplots(3, 3, height=4.8, sharex=True)
-    table = table.rename(columns={"low": "mean_low", "high": "mean_high"})
+    wide = _spread_measures(table)
     rates = sorted(set(table["frr"]))
     shades = np.linspace(0.65, 0.05, len(rates))
-    colours = {rate: f"{shade:.2f}" for rate, shade in zip(rates, shades, strict=True)}
-    kinds = [("chance", rate, "-", "") for rate in rates]
-    kinds.append(("perplexity", USUAL_REFUSAL_RATE, "--", ", perplexity"))
-    for axis, (measure, title) in zip(axes.flat, MEASURE_TITLES.items(), strict=True):
-        rows = table[table["measure"] == measure].sort_values("correlation")
-        lines = []
-        for wording, rate, dashes, added in kinds:
-            chosen = (rows["wording"] == wording) & (rows["frr"] == rate)
-            name = f"FRR {rate:g}{added}"
-            look = {"color": colours[rate], "linestyle": dashes, "label": name}
-            lines.append((look, rows[chosen].set_index("correlation")))
-        _draw_lines(axis, lines, "mean")
-        _draw_chance(axis, measure)
-        axis.set_title(title)
-        axis.set_ylim(bottom=min(0.0, rows["mean_low"].min()))
-    style.name_lines(figure, axis)
-    xlabel = "how much meaning decides (dotted: chance)"
-    axes[-1, 1].set(xlabel=xlabel, xticks=sorted(set(table["correlation"])))
+    lines: _Lines = {}
+    for rate, shade in zip(rates, shades, strict=True):
+        colour = f"{shade:.2f}"
+        lines[f"FRR {rate:g}"] = (wide.loc["chance", rate], {"color": colour})
+        if rate == USUAL_REFUSAL_RATE:
+            dashed: style.Look = {"color": colour, "linestyle": "--"}
+            by_perplexity = (wide.loc["perplexity", rate], dashed)
+    lines[f"FRR {USUAL_REFUSAL_RATE:g}, perplexity"] = by_perplexity
+    figure, axes = style.subplots(3, 3, height=4.8, sharex=True)
+    _draw_measures(axes.flat, lines, list(MEASURE_TITLES))
+    style.name_lines(figure, axes[0, 0])
+    axes[-1, 1].set_xlabel("how much meaning decides (dotted: chance)")
     return figure
+
+
+def _spread_measures(table: Table) -> Table:
+    """Put measures side by side, as the columns `x`, `x_low` and `x_high`.
+
+    `table` has a row for each simulation and measure, with mean, low and high. The
+    index of what is returned is wording, frr and correlation, in order.
+    """
+    wide = table.pivot(
+        index=["wording", "frr", "correlation"],
+        columns="measure",
+        values=["mean", "low", "high"],
+    )
+    names = []
+    for value, measure in wide.columns:
+        names.append(f"{measure}_{value}".removesuffix("_mean"))
+    return wide.set_axis(names, axis="columns")
 
 
 def plot_noise_response(table: Table) -> Figure:
@@ -68,41 +88,50 @@ def plot_noise_response(table: Table) -> Figure:
 
     A page wide. `table` has system, noise and the measures.
     """
-    figure, axes = style.subplots(1, len(_NOISE_MEASURES), height=2.1, sharex=True)
     table = table.assign(percent=100 * table["noise"])
-    lines = []
+    lines: _Lines = {}
     for name, (title, colour) in style.model_looks(table["system"]).items():
         rows = table[table["system"] == name].set_index("percent").sort_index()
-        lines.append(({"color": colour, "label": title}, rows))
-    for axis, measure in zip(axes, _NOISE_MEASURES, strict=True):
-        _draw_lines(axis, lines, measure)
-        _draw_chance(axis, measure)
-        axis.set_title(MEASURE_TITLES[measure])
-        axis.set_ylim(bottom=min(0.0, table[f"{measure}_low"].min()))
-        axis.set(xticks=sorted(set(table["percent"])))
-    style.name_lines(figure, axis)
+        lines[title] = (rows, {"color": colour})
+    figure, axes = style.subplots(1, len(_NOISE_MEASURES), height=2.1, sharex=True)
+    _draw_measures(axes, lines, _NOISE_MEASURES)
+    style.name_lines(figure, axes[0])
     figure.supxlabel("decisions turned, % (dotted: chance)")
     return figure
 
 
-def _draw_lines(
-    axis: Axes, lines: Sequence[tuple[style.Look, Table]], measure: str
+def _draw_measures(
+    axes: Iterable[Axes], lines: _Lines, measures: Sequence[str]
 ) -> None:
-    """Draw a measure's lines with intervals, slightly beside each other.
+    """Draw the lines of each measure in a panel of its own, with 95 % intervals.
 
-    `lines` have looks and rows, whose index is x.
+    The lines are slightly beside each other. A dotted line is where a measure is if
+    decisions have nothing to do with prompts.
+
+    Parameters
+    ----------
+    axes : iterable of Axes
+        As many as there are measures.
+    lines : dict of str to (Table, Look)
+        By name: rows, whose index is x and whose columns are the measures with their
+        intervals, and how the line is drawn.
+    measures : sequence of str
+        Keys of `MEASURE_TITLES`.
     """
-    marks = {"fmt": "", "marker": "o", "ms": 2, "mfc": "white", "elinewidth": 0.6}
-    for place, (look, rows) in enumerate(lines):
-        step = np.ptp(rows.index) / 80
-        at = rows.index + step * (place - (len(lines) - 1) / 2)
-        style.draw_interval_bars(axis, rows, measure, at, "y", **marks, **look)
-
-
-def _draw_chance(axis: Axes, measure: str) -> None:
-    """Draw where a measure is if decisions have nothing to do with prompts."""
-    if measure in _CHANCE_LEVELS:
-        axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **style.CHANCE_LINE)
+    marks: style.Look = {"fmt": "", "marker": "o", "ms": 2, "mfc": "white"}
+    middle = (len(lines) - 1) / 2
+    for axis, measure in zip(axes, measures, strict=True):
+        lowest = 0.0
+        for place, (name, (rows, own)) in enumerate(lines.items()):
+            look = marks | {"label": name, "elinewidth": 0.6} | own
+            step = np.ptp(rows.index) / 80
+            at = rows.index + step * (place - middle)
+            style.draw_interval_bars(axis, rows, measure, at, "y", **look)
+            lowest = min(lowest, rows[f"{measure}_low"].min())
+        if measure in _CHANCE_LEVELS:
+            axis.axhline(_CHANCE_LEVELS[measure], zorder=0, **style.CHANCE_LINE)
+        axis.set(title=MEASURE_TITLES[measure], xticks=sorted(set(rows.index)))
+        axis.set_ylim(bottom=lowest)
 
 
 def plot_weight_simplex(table: Table) -> Figure:
@@ -130,15 +159,9 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     look: style.Look = {"cmap": style.SHADES, "norm": scale, "linewidths": 0.4}
     axis.scatter(x, y, sizes, rows["excess"], edgecolors=style.INK, **look)
     is_paper = rows["setting"] == _PAPER_WEIGHTS
-    axis.scatter(
-        x[is_paper],
-        y[is_paper],
-        110,
-        "none",
-        linewidths=0.8,
-        linestyle=style.PAPER_LINE["linestyle"],
-        edgecolors=style.INK,
-    )
+    ring: style.Look = {"edgecolors": style.INK, "linewidths": 0.8}
+    ring["linestyle"] = style.PAPER_LINE["linestyle"]
+    axis.scatter(x[is_paper], y[is_paper], 110, "none", **ring)
     corners = {"Drift": (0, -0.15), "PPL": (1, -0.15), "ProbShift": (0.5, 0.95)}
     for name, (x_of_name, y_of_name) in corners.items():
         style.write_remark(axis, x_of_name, y_of_name, name, ha="center")
@@ -157,12 +180,11 @@ def plot_against_k(table: Table) -> Figure:
     names = list(dict.fromkeys(table["system"]))
     looks = style.system_looks(names)
     for axis, (measure, title) in zip(axes, _K_MEASURES.items(), strict=True):
-        for name, title_of_system in zip(names, display_titles(names), strict=True):
-            colour, line, _ = looks[name]
+        for name, label in zip(names, display_titles(names), strict=True):
             rows = table[table["system"] == name]
-            look = {"color": colour, "linestyle": line, "label": title_of_system}
-            axis.plot(rows["k"], rows[measure], **look)
             low, high = rows[f"{measure}_low"], rows[f"{measure}_high"]
+            colour, line, _ = looks[name]
+            axis.plot(rows["k"], rows[measure], color=colour, ls=line, label=label)
             axis.fill_between(rows["k"], low, high, color=colour, alpha=0.12, lw=0)
         axis.axvline(N_NEIGHBOURS, zorder=0, **style.PAPER_LINE)
         axis.set(xlabel="k (dashed: the paper's)", title=title)
@@ -178,40 +200,39 @@ def plot_settings(table: Table) -> Figure:
     `table` is a sensitivity table.
     """
     changes = _subtract_defaults(table[table["n"] >= MIN_REFUSALS])
-    changes = changes.set_index(["dimension", "setting"])
     keys = list(dict.fromkeys(changes.index))
+    dimensions = [dimension for dimension, _ in keys]
     figure, axes = _draw_marks(changes, keys, list(_SETTING_MEASURES))
     for axis, (measure, label) in zip(axes, _SETTING_MEASURES.items(), strict=True):
-        axis.axvline(0, color=style.INK, linewidth=0.6, zorder=0)
-        axis.set(title=f"change of {label} from the default setting")
-        for dimension in dict.fromkeys(dimension for dimension, _ in keys):
-            place = [key[0] for key in keys].index(dimension)
+        axis.axvline(0, **_SAME)
+        axis.set_title(f"change of {label} from the default setting")
+        for dimension in dict.fromkeys(dimensions):
+            place = dimensions.index(dimension)
             if place:
-                axis.axhline(place - 0.5, color=style.GREY, linewidth=0.5)
+                axis.axhline(place - 0.5, **_DIVIDER)
             if changes.loc[dimension, measure].isna().all():
                 remark = f"{dimension} cannot move it"
-                style.write_remark(
-                    axis, 0.02, place, remark, of="x", color=style.GREY, va="center"
-                )
+                look = {"of": "x", "color": style.GREY, "va": "center"}
+                style.write_remark(axis, 0.02, place, remark, **look)
     style.name_rows(axes[0], [": ".join(key) for key in keys])
     return figure
 
 
 def _subtract_defaults(table: Table) -> pd.DataFrame:
-    """Return settings that are not the default, with CI and excess minus its own."""
-    defaults = table["dimension"].map(sensitivity.DEFAULT_CHOICES)
-    is_default = table["setting"] == defaults
-    columns = ["dimension", "system", *_SETTING_MEASURES]
-    changes = table[~is_default].merge(
-        table.loc[is_default, columns],
-        on=["dimension", "system"],
-        how="left",
-        suffixes=("", "_default"),
-    )
+    """Return CI and the excess under each setting, minus those of the default.
+
+    The index is dimension and setting; defaults themselves are left out.
+    """
+    keys = ["dimension", "system"]
+    default = table["dimension"].map(sensitivity.DEFAULT_CHOICES)
+    is_default = table["setting"] == default
+    defaults = table[is_default].set_index(keys)
+    changes = table[~is_default].set_index(keys)
     for measure in _SETTING_MEASURES:
+        usual = defaults[measure].reindex(changes.index)
         for column in (measure, f"{measure}_low", f"{measure}_high"):
-            changes[column] = changes[column] - changes[f"{measure}_default"]
-    return changes
+            changes[column] -= usual
+    return changes.reset_index().set_index(["dimension", "setting"])
 
 
 def plot_surrogate_levels(table: Table) -> Figure:
@@ -234,8 +255,8 @@ def plot_surrogate_levels(table: Table) -> Figure:
     rows = table.set_index(["prompts", "setting"])
     figure, axes = _draw_marks(rows, keys, ["rho", "ci_change"])
     for axis, same in zip(axes, (1, 0), strict=True):
-        axis.axhline(len(settings) - 0.5, color=style.GREY, linewidth=0.5)
-        axis.axvline(same, color=style.INK, linewidth=0.6, zorder=0)
+        axis.axhline(len(settings) - 0.5, **_DIVIDER)
+        axis.axvline(same, **_SAME)
     axes[0].set(
         title="CI(r): rank correlation with own signals",
         xlabel="1: the same order of rejections",
