@@ -1,7 +1,5 @@
 """Figures beside notebooks 05 and 07: guards at every threshold, vetoes, remedies."""
 
-from typing import Any
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -46,16 +44,17 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
     figure, panels = style.make_system_grid(table, 4, 1.5)
     figure.supxlabel("harmless requests rejected")
     figure.supylabel("harmful twins rejected")
-    by_name = guards.set_index("system")
+    chosen = guards.set_index("system")
     for axis, name, rows in panels:
         curve = rows.sort_values("threshold", ascending=False)
         x = curve["rejected_benign"]
+        low, high = curve["rejected_twins_low"], curve["rejected_twins_high"]
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
-        ends = curve["rejected_twins_low"], curve["rejected_twins_high"]
-        axis.fill_between(x, *ends, **_BAND)
+        axis.fill_between(x, low, high, **_BAND)
         axis.plot(x, curve["rejected_twins"], color=REJECT, lw=1.2)
-        own = by_name.loc[name, ["benign_rejected", "twins_rejected"]]
-        axis.plot(*own, "o", ms=4, color=REJECT, clip_on=False)
+        dot = chosen.loc[name]
+        rates = dot["benign_rejected"], dot["twins_rejected"]
+        axis.plot(*rates, "o", ms=4, color=REJECT, clip_on=False)
         title = axis.get_title("left").replace(", ", ",\n")
         axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), title=title)
     return figure
@@ -94,8 +93,9 @@ def _draw_veto(axis: Axes, score: str, curve: Table, refused: float) -> None:
     kept = refused - curve["lost"]
     axis.plot(gained, kept, label=label, color=colour, ls=line, lw=1.2)
     if score == "isolation":
-        ends = refused - curve["lost_high"], refused - curve["lost_low"]
-        axis.fill_between(gained, *ends, **_BAND)
+        low = refused - curve["lost_high"]
+        high = refused - curve["lost_low"]
+        axis.fill_between(gained, low, high, **_BAND)
         random = refused - curve["lost_random"]
         axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
 
@@ -113,20 +113,21 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     figure, axes = style.make_grid(names, 3, 1.8)
     figure.supxlabel("harmless requests refused")
     figure.supylabel("harmful twins refused")
-    systems = list(dict.fromkeys(table["system"]))
+    systems = table["system"].unique()
     looks = style.model_looks(map(model_of_system, systems))
     for axis, name in zip(axes, names, strict=True):
         axis.set_title(NAMED_REMEDIES.get(name, name))
-        rows = table[table["remedy"] == name]
-        for place, system in enumerate(systems):
+        tried = table[table["remedy"] == name]
+        height = 0.08 * len(systems) - 0.03
+        for system in systems:
             title, colour = looks[model_of_system(system)]
             curve = curves[curves["system"] == system]
             axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
             axis.plot([], [], "o", color=colour, label=title)
-            height = 0.08 * (len(systems) - place) - 0.03
-            for row in rows[rows["system"] == system].to_dict("records"):
-                _draw_effect(axis, row, colour)
-                _write_dr(axis, row, colour, height)
+            rows = tried[tried["system"] == system]
+            _draw_effect(axis, rows, colour)
+            _write_dr(axis, rows, colour, height)
+            height -= 0.08
         axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
     style.name_lines(figure, axes[0])
     return figure
@@ -134,35 +135,35 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
 
 def _choose_remedies(table: Table) -> list[str]:
     """Return the remedies that the map has panels for: named ones, others, guards."""
-    tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].drop_duplicates()
-    names = [name for name in NAMED_REMEDIES if name in set(tried)]
+    tried = table.loc[table["remedy"] != UNTOUCHED, "remedy"].unique()
+    names = [name for name in NAMED_REMEDIES if name in tried]
     others = [name for name in tried if name not in NAMED_REMEDIES]
     others.sort(key=lambda name: name.startswith(guarded.GUARDED_PREFIX))
     return [*names, *others][: len(NAMED_REMEDIES)]
 
 
-def _draw_effect(axis: Axes, row: dict[str, Any], colour: str) -> None:
-    """Draw a line from an untouched system to the remedied one, with its intervals."""
-    x, y = row["frr"], row["twins"]
-    before = x - row["frr_change"], y - row["twins_change"]
+def _draw_effect(axis: Axes, rows: Table, colour: str) -> None:
+    """Draw a line from an untouched system to the remedied one, with its intervals.
+
+    `rows` has the row of the remedied system, or none.
+    """
+    x = rows["frr"]
+    y = rows["twins"]
+    x_before = x - rows["frr_change"]
+    y_before = y - rows["twins_change"]
     look: style.Look = {"color": colour, "ms": 4}
-    axis.plot([before[0], x], [before[1], y], "o-", mfc="white", lw=1.4, **look)
-    axis.errorbar(
-        x,
-        y,
-        xerr=[[x - row["frr_low"]], [row["frr_high"] - x]],
-        yerr=[[y - row["twins_low"]], [row["twins_high"] - y]],
-        fmt="o",
-        elinewidth=0.7,
-        **look,
-    )
+    axis.plot([x_before, x], [y_before, y], "o-", mfc="white", lw=1.4, **look)
+    look["elinewidth"] = 0.7
+    style.draw_interval_bars(axis, rows, "frr", y, "x", **look)
+    style.draw_interval_bars(axis, rows, "twins", x, "y", fmt="none", **look)
 
 
-def _write_dr(axis: Axes, row: dict[str, Any], colour: str, height: float) -> None:
+def _write_dr(axis: Axes, rows: Table, colour: str, height: float) -> None:
     """Write DR before and after a remedy beside a dot in the model's colour."""
-    remark = "DR: too few to judge"
-    if not row["too_few_for_change"]:
-        before = row["dr"] - row["dr_change"]
-        remark = f"DR {before:.2f} to {row['dr']:.2f}"
-    axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
-    style.write_remark(axis, 0.64, height, remark, of="xy", va="center")
+    for row in rows.to_dict("records"):
+        remark = "DR: too few to judge"
+        if not row["too_few_for_change"]:
+            before = row["dr"] - row["dr_change"]
+            remark = f"DR {before:.2f} to {row['dr']:.2f}"
+        axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
+        style.write_remark(axis, 0.64, height, remark, of="xy", va="center")
