@@ -22,16 +22,14 @@ from paraguard_lab.report import compare
 from paraguard_lab.settings import NOTEBOOK_SETTINGS, RunSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
-from paraguard_utils.labels.systems import print_preflight
 from paraguard_utils.models import loading
 from paraguard_utils.report import links, tables
 from paraguard_utils.settings import (
     CORPUS,
-    QueryOptions,
     check_settings,
     rename_old_parameters,
 )
-from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
+from paraguard_utils.stores import LIVE, RECORDED, Store
 from paraguard_utils.text import did_you_mean
 
 Parameters: TypeAlias = Mapping[str, Any]
@@ -268,9 +266,7 @@ def reproduce_live() -> None:
     """Run every notebook live, then compare with the record."""
     _find_models(registry.list_default_models())
     live = Store(LIVE)
-    files = CorpusFiles(live, CORPUS)
-    names = list(registry.default_systems().index)
-    resumed = print_preflight(files, len(files.prompts), names, QueryOptions())
+    resumed = any((live.writes / "traces").rglob("*.parquet"))
     minutes = run_all(LIVE, list_notebooks(), _parameters_of_reproduction(live))
     if not resumed:  # a resumed run says nothing about how long the whole takes
         minutes[WHOLE_RUN] = round(sum(minutes.values()), 1)

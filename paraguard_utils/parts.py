@@ -55,6 +55,7 @@ class Parts:
         self._locks = ExitStack()
 
     def __enter__(self) -> Self:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as locks:
             own = self.file if self.is_whole else self.folder
             for path in [own, *self._shard_folders()]:

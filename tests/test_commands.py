@@ -299,10 +299,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
 
     status, printed = call(command, clone)
     assert status == 0 and "Traceback" not in printed, printed
-    assert (
-        f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems), {len(kept)}"
-        " already done" in printed
-    )
+    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems)" in printed
     assert not whole or "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
     assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
@@ -354,8 +351,8 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
     assert "Traceback" not in printed
     if asks:
         assert (
-            f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 systems), 0"
-            " already done" in printed
+            f"preflight: {SEEDS * 18} prompts to ask ({SEEDS * 6} x 3 systems)"
+            in printed
         )
         assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, (
             "progress shows in the terminal"

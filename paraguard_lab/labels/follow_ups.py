@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.labels.withheld import keep_labels
 from paraguard_lab.settings import FollowUpSettings, name_remedied
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis.system import System
@@ -147,7 +148,7 @@ def ask_other_wordings(
                 system_prompt,
                 prompting.Decoding(settings.max_new_tokens),
                 settings.batch,
-                labelling.label_in_memory(corpus, numbers=False),
+                keep_labels(corpus, numbers=False),
             )
             trace_store.query_model(model, query)
 

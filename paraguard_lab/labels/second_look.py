@@ -7,6 +7,7 @@ import pandas as pd
 
 from paraguard_lab.corpus.reword import original_ids
 from paraguard_lab.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
+from paraguard_lab.labels.withheld import keep_labels
 from paraguard_lab.settings import name_reworded
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
@@ -69,7 +70,7 @@ def reask_models(
             SAMPLED_SYSTEM_PROMPT,
             prompting.Decoding(options.max_new_tokens),
             options.batch,
-            labelling.label_in_memory(rows, numbers=False),
+            keep_labels(rows, numbers=False),
         )
         trace_store.query_model(source.open(options), query)
 

@@ -10,7 +10,6 @@ from paraguard_lab.core.until_sure import judge_until_sure
 from paraguard_utils.core import decisions
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.labels import labelling
-from paraguard_utils.labels.systems import list_systems, print_preflight
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.trace_store import Query
@@ -28,8 +27,6 @@ def ask_until_sure(
     `stop` queries the rest only.
     """
     sources = backends.resolve_backends(settings)
-    systems = list_systems(sources, settings)
-    print_preflight(files, len(prompts), systems, settings)
     clusters = prompts["cluster_id"].unique()
     order = np.random.default_rng(SEED).permutation(clusters)
     for source in sources:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from paraguard_lab.corpus.reword import original_ids
+from paraguard_lab.labels.withheld import hash_keys, keep_labels
 from paraguard_lab.remedies.untouched import UntouchedSystem
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
@@ -62,7 +63,7 @@ class RemediedQueries:
                 base.system_prompt,
                 base.decoding,
                 base.settings.batch,
-                withheld=labelling.label_in_memory(texts, keeps),
+                keep=keep_labels(texts, keeps),
             )
             trace_store.query_model(self.respondent(), query)
         elif problem:
@@ -91,7 +92,7 @@ class RemediedQueries:
         context = trace_store.context_from_meta(meta, paths.display_path(path))
         if context.decoding != self.base.decoding:
             return "the decoding differs"
-        if trace_store.hash_keys(context, texts) != meta["inputs"]["traces"]:
+        if hash_keys(context, texts) != meta["inputs"]["traces"]:
             return "labels of other prompts"
         return ""
 
@@ -146,21 +147,20 @@ def vote_by_majority(own: Labels, copies: Labels, with_own: bool) -> Labels:
     nobody votes. Returns `own` with the new `label`, with `queries` of all that were
     asked, and with the `answer` of a text that was decided so.
     """
-    prompt_ids = own["prompt_id"]
     votes = copies.assign(voted_on=original_ids(copies["prompt_id"]))
     if with_own:
-        votes = pd.concat([own.assign(voted_on=prompt_ids), votes], ignore_index=True)
+        own_votes = own.assign(voted_on=own["prompt_id"])
+        votes = pd.concat([own_votes, votes], ignore_index=True)
     counted = votes[votes["label"].isin(["accept", "reject"])]
     rejected = (counted["label"] == "reject").groupby(counted["voted_on"]).mean()
-    shares = rejected.reindex(prompt_ids).to_numpy()
+    shares = own["prompt_id"].map(rejected)
     label = own["label"].mask(shares > 0.5, "reject").mask(shares < 0.5, "accept")
 
     decision = ["voted_on", "label"]
     answers = counted.drop_duplicates(decision).set_index(decision)["answer"]
-    wanted = pd.MultiIndex.from_arrays([prompt_ids, label])
-    answer = pd.Series(answers.reindex(wanted).to_numpy()).fillna(own["answer"])
+    decided = pd.MultiIndex.from_arrays([own["prompt_id"], label])
+    answer = pd.Series(answers.reindex(decided).to_numpy(), own.index)
 
-    queries = votes.groupby("voted_on")["queries"].sum().reindex(prompt_ids).fillna(1)
-    return own.assign(
-        label=label, answer=answer, queries=queries.to_numpy().astype(int)
-    )
+    asked = votes.groupby("voted_on")["queries"].sum()
+    queries = own["prompt_id"].map(asked).fillna(1).astype(int)
+    return own.assign(label=label, answer=answer.fillna(own["answer"]), queries=queries)

@@ -5,7 +5,6 @@ Labels are checked to belong to the answers. The rule is frozen: a change of it,
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
-from paraguard_utils.models.trace_store import LabelsOnly, hash_answers
+from paraguard_utils.models.trace_store import hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
 from paraguard_utils.settings import Labeller
 from paraguard_utils.stores import CorpusFiles
@@ -113,14 +112,6 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
         "response": responses.map(replace_control, na_action="ignore").to_numpy(),
     }
     return labels.replace({"": None}).assign(**columns)
-
-
-def label_in_memory(corpus: Corpus, numbers: bool = True) -> LabelsOnly:
-    """Make the labeller that reads answers in memory and drops their text.
-
-    `numbers` keeps the rest of their traces.
-    """
-    return LabelsOnly(LABELLER, partial(label_answers, corpus=corpus), numbers)
 
 
 def read_labels(files: CorpusFiles, system: str, labeller: str = "combined") -> Labels:

@@ -4,13 +4,12 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from paraguard_utils import paths, registry, schemas, stores, unsafe
-from paraguard_utils.errors import DataError, UserError
+from paraguard_utils.errors import DataError
 from paraguard_utils.models import loading, local, prompting
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.prompting import (
@@ -21,7 +20,7 @@ from paraguard_utils.models.prompting import (
     Workload,
 )
 from paraguard_utils.parts import WHOLE, Parts, Shard
-from paraguard_utils.schemas import Corpus, Labels, Traces
+from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stores import CorpusFiles, Store
 from paraguard_utils.text import replace_control
 
@@ -38,72 +37,23 @@ IDENTITY_FIELDS = (
 """
 
 
-@dataclass(frozen=True)
-class LabelsOnly:
-    """How to label answers whose text must not be kept: in memory, batch by batch.
-
-    Parameters
-    ----------
-    labeller : str
-        Name and version. What another one labelled is queried again, since no text is
-        left to label anew.
-    label : Callable
-        From traces to labels, in the same order.
-    numbers : bool
-        Whether the traces are kept too, without the answers. They spell the prompts, so
-        this is not for somebody else's.
-    """
-
-    labeller: str
-    label: Callable[[Traces], Labels]
-    numbers: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Query:
-    """What to ask a model, and where its answers are kept.
-
-    Parameters
-    ----------
-    files : CorpusFiles
-        Of a live store.
-    prompts : Corpus
-        With prompt_id, text and what says whether they ask for harm
-        (`unsafe.asks_for_harm`).
-    system_prompt : str
-        A name of `registry.system_prompts`.
-    decoding : Decoding
-    batch : int
-        Most prompts in a batch.
-    withheld : LabelsOnly, optional
-        How to label answers that must not be kept, as those to prompts that ask for
-        harm. Labels are then kept beside the traces.
-    shard : tuple of int
-        The part of the batches to answer; its rows stay parts. `WHOLE` answers what no
-        shard in the store has answered, and merges all.
-    trial : bool
-        Whether the prompts are the beginning of a corpus, whose rows stay parts.
-    """
-
-    files: CorpusFiles
-    prompts: Corpus
-    system_prompt: str
-    decoding: Decoding = Decoding()
-    batch: int = BATCH_SIZE
-    withheld: LabelsOnly | None = None
-    shard: Shard = WHOLE
-    trial: bool = False
-
-
 class TraceParts(Parts):
     """The growing traces of one system in a live store.
 
     There is one part for each batch; at the end they are compacted into one file.
-    `results` are the final files, by kind.
+
+    Attributes
+    ----------
+    results : dict of str to Path
+        The final files, by kind.
+    withholds : bool
+        Whether the text of answers is never kept.
     """
 
+    withholds = False
+
     def __init__(self, files: CorpusFiles, system: str, shard: Shard = WHOLE) -> None:
-        super().__init__(files.output_path("traces", system), "traces", shard=shard)
+        super().__init__(files.path("traces", system), "traces", shard=shard)
         self.results = {"traces": self.file}
 
     def done(self, keys: pd.Series) -> pd.DataFrame:
@@ -114,11 +64,15 @@ class TraceParts(Parts):
         # A null response: an error, or withheld while the prompt was declared harmful;
         # it must not hide an answer that another part holds.
         frames = [frame[frame["response"].notna()] for frame in self.read(self.file)]
-        return _select_wanted(frames, keys)
+        return select_wanted(frames, keys)
 
     def prepare(self, rows: Traces) -> pd.DataFrame:
         """Return a batch's traces as they are kept."""
         return rows
+
+    def about(self, rows: pd.DataFrame) -> dict[str, object]:
+        """Return what the meta file says of all rows; for traces nothing more."""
+        return {}
 
     def finished(self, meta: dict[str, object]) -> bool:
         """Return whether all is compacted, and the meta files record the same query.
@@ -140,98 +94,47 @@ class TraceParts(Parts):
         self.clear()
 
 
-class LabelledParts(TraceParts):
-    """The growing labels of one system's answers, and its traces without the answers.
+PartsMaker: TypeAlias = Callable[[CorpusFiles, str, Shard], TraceParts]
+"""From files, a system's name and a shard to the parts that keep its answers."""
 
-    A part holds both, so that a kill cannot separate them; at the end they become two
-    files, with null text in both. The labels' meta file names the labeller and, by
-    `hash_answers`, the keys of what was queried.
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What to ask a model, and where its answers are kept.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        Of a live store.
+    prompts : Corpus
+        With prompt_id, text and what says whether they ask for harm
+        (`unsafe.asks_for_harm`).
+    system_prompt : str
+        A name of `registry.system_prompts`.
+    decoding : Decoding
+    batch : int
+        Most prompts in a batch.
+    keep : callable
+        Makes the parts (`PartsMaker`). Answers to prompts that ask for harm need parts
+        that withhold them.
+    shard : tuple of int
+        The part of the batches to answer; its rows stay parts. `WHOLE` answers what no
+        shard in the store has answered, and merges all.
+    trial : bool
+        Whether the prompts are the beginning of a corpus, whose rows stay parts.
     """
 
-    def __init__(
-        self,
-        files: CorpusFiles,
-        system: str,
-        withheld: LabelsOnly,
-        shard: Shard = WHOLE,
-    ) -> None:
-        self.withheld = withheld
-        self.results = {"labels": files.output_path("labels", system)}
-        if withheld.numbers:
-            self.results["traces"] = files.output_path("traces", system)
-        last = list(self.results.values())[-1]
-        Parts.__init__(self, last, "labelled", "labelled", shard)
-
-    def done(self, keys: pd.Series) -> pd.DataFrame:
-        """Return rows with a wanted key and this labeller's label.
-
-        DataError if answers were kept before.
-        """
-        rows = _select_wanted([*self._read_compacted(keys), *self.read()], keys)
-        if rows.empty:
-            return rows
-        is_ours = rows["labeller"] == self.withheld.labeller
-        return rows[is_ours & rows["rule"].ne("error")]
-
-    def _read_compacted(self, keys: pd.Series) -> list[pd.DataFrame]:
-        """Return the rows of the compacted files, or none if they do not fit.
-
-        They fit if all can be read and the labels describe what was queried.
-        """
-        open_parts = Parts(self.file, "traces")
-        if open_parts.files():
-            raise _kept_answers_error(open_parts.folder)
-        frames = []
-        for kind, file in self.results.items():
-            for frame in self.read_if_sound(file, kind):
-                if frame["response"].notna().any():
-                    raise _kept_answers_error(file)
-                frames.append(frame)
-        if len(frames) < len(self.results):
-            return []
-        traces = frames[-1]
-        if not self.withheld.numbers:  # then the keys are kept as a hash only
-            traces = keys.rename("key").rename_axis("prompt_id").reset_index()
-            traces["response"] = None
-        inputs = stores.read_meta(self.results["labels"]).get("inputs", {})
-        if inputs.get("traces") != hash_answers(traces):
-            return []
-        return [traces.merge(frames[0].drop(columns="response"), on="prompt_id")]
-
-    def prepare(self, rows: Traces) -> pd.DataFrame:
-        """Label a batch in memory and return it without its answers."""
-        try:
-            labels = self.withheld.label(rows)
-        except UserError:
-            raise
-        except Exception as error:  # whose message might quote an answer
-            raise DataError(
-                f"{self.file.stem}: {self.withheld.labeller} failed on an answer"
-                f" ({type(error).__name__})"
-            ) from None
-        kept = rows if self.withheld.numbers else rows[["prompt_id", "key"]]
-        columns = labels.drop(columns=["prompt_id", "response"]).set_axis(rows.index)
-        return kept.assign(response=None, **dict(columns.items()))
-
-    def compact(self, rows: pd.DataFrame, meta: dict[str, object]) -> None:
-        """Write all rows as the system's labels and, if they are kept, its traces.
-
-        Then remove the parts.
-        """
-        self.add(rows)  # a kill may leave one file of two: the parts still have all
-        super().compact(rows, meta)
+    files: CorpusFiles
+    prompts: Corpus
+    system_prompt: str
+    decoding: Decoding = Decoding()
+    batch: int = BATCH_SIZE
+    keep: PartsMaker = TraceParts
+    shard: Shard = WHOLE
+    trial: bool = False
 
 
-def _kept_answers_error(path: Path) -> DataError:
-    name = path.parent.name
-    return DataError(
-        f"{paths.display_path(path)} holds answers, asked before {name} was declared to"
-        f" ask for harm; remove labels/{name}, traces/{name} and whatever was made of"
-        " them from this store, and ask again"
-    )
-
-
-def _select_wanted(frames: list[pd.DataFrame], keys: pd.Series) -> pd.DataFrame:
+def select_wanted(frames: list[pd.DataFrame], keys: pd.Series) -> pd.DataFrame:
     """Return the last row of each prompt with its wanted key."""
     if not frames:
         return pd.DataFrame()
@@ -249,12 +152,6 @@ def hash_answers(traces: Traces) -> str:
     return stores.frame_hash(columns.sort_values("prompt_id"))
 
 
-def hash_keys(context: PromptContext, corpus: Corpus) -> str:
-    """Return the `hash_answers` of answers to these prompts that are not kept."""
-    keys = [context.key(text) for text in corpus["text"]]
-    return hash_answers(corpus.assign(key=keys, response=None))
-
-
 def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
     """Query a model for every prompt that a live store lacks.
 
@@ -263,9 +160,8 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
     Returns
     -------
     Traces
-        In the order of the prompts, with `response` null if answers are withheld; or
-        labels, if traces are not kept either. A shard returns its own only, and a model
-        behind files of requests what has been answered.
+        In the order of the prompts; whatever else `keep` keeps instead. A shard returns
+        its own only, and a model behind files of requests what has been answered.
 
     Raises
     ------
@@ -274,8 +170,6 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
         an answer would be kept that must not be.
     """
     prompts = query.prompts
-    if query.withheld is None:
-        unsafe.refuse_unsafe(prompts, f"{query.files.name}: asking for answers to keep")
     if isinstance(model, loading.LoadedModel):
         model = local.LocalBackend(model)
     prompting.check_prompts(prompts, model.tokenizer)
@@ -283,7 +177,10 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
     context = model.context(system_prompt_text, query.decoding)
     keys = prompts.set_index("prompt_id")["text"].map(context.key)
     system = prompting.make_system_name(model.name, query.system_prompt)
-    with _open_parts(query, system) as parts:
+    parts = query.keep(query.files, system, query.shard)
+    if not parts.withholds:
+        unsafe.refuse_unsafe(prompts, f"{query.files.name}: asking for answers to keep")
+    with parts:
         columns = list(schemas.SCHEMAS[list(parts.results)[-1]].columns)
         done = parts.done(keys)
         known = set(done.get("prompt_id", ()))
@@ -306,25 +203,17 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
             "system_prompt_text": system_prompt_text,
             **asdict(context),
             **model.facts(rows),
+            **parts.about(rows),
             "corpus": stores.frame_hash(prompts[["prompt_id", "text"]]),
             "asked_now": sum(len(batch) for batch in new),
             "seconds": round(time.monotonic() - started, 1),
             "peak_gb": _peak_memory(),
         }
-        if query.withheld:
-            labeller = query.withheld.labeller
-            meta["inputs"] = {"traces": hash_answers(rows), "labeller": labeller}
         is_whole = query.shard == WHOLE and len(rows) == len(prompts)
         is_new = bool(new) or not parts.finished(meta)
         if is_whole and is_new and not query.trial:
             parts.compact(rows, meta)
     return rows[columns]
-
-
-def _open_parts(query: Query, system: str) -> TraceParts:
-    if query.withheld:
-        return LabelledParts(query.files, system, query.withheld, query.shard)
-    return TraceParts(query.files, system, query.shard)
 
 
 def _peak_memory() -> float:

@@ -16,6 +16,7 @@ from remedied import BENIGN, TWINS, ids_of
 from test_live import has_model
 
 from paraguard_lab.guards import refusal
+from paraguard_lab.labels.withheld import LabelledParts, keep_labels
 from paraguard_lab.remedies import catalogue, decisions, inside, splits
 from paraguard_lab.remedies.catalogue import self_cd, tuned
 from paraguard_lab.remedies.catalogue.ablated import AblatedModel, Ablation
@@ -200,7 +201,7 @@ def test_steering_adds_to_the_middle_layers_only(model):
 
 
 def withheld(prompts):
-    return labelling.label_in_memory(prompts, numbers=False)
+    return keep_labels(prompts, numbers=False)
 
 
 @pytest.mark.slow
@@ -218,9 +219,9 @@ def test_a_run_that_dies_in_the_middle_leaves_the_model_as_it_was(
         with monkeypatch.context() as patch:
             patch.setattr(owner, step, lambda *_, **__: dies())
             with pytest.raises(Killed):
-                ask(prompts, made, withheld=withheld(prompts))
+                ask(prompts, made, keep=withheld(prompts))
         assert torch.equal(logits(network), before) and hooks(network) == hooked
-    found = ask(prompts, made, withheld=withheld(prompts))
+    found = ask(prompts, made, keep=withheld(prompts))
     assert set(found["label"]) <= {"accept", "reject"} and hooks(network) == hooked
     meta = stores.read_meta(
         stores.Store("test").path("labels", "mine", f"{model.name}--safety")
@@ -549,8 +550,8 @@ def test_no_text_of_an_answer_to_a_twin_is_on_disk(
 KILLS = (
     (engine.Engine, "ask", 3),
     (labelling, "label_answers", 2),
-    (trace_store.LabelledParts, "add", 2),
-    (trace_store.LabelledParts, "compact", 1),
+    (LabelledParts, "add", 2),
+    (LabelledParts, "compact", 1),
     (stores, "write_file", 1),
     (Parts, "clear", 1),
 )
@@ -607,7 +608,7 @@ def test_a_resumed_run_that_learns_anew_asks_nothing_twice(
 ):
     twins = thirds.test.twins.head(12)
     with monkeypatch.context() as patch:
-        patch.setattr(trace_store.LabelledParts, "compact", dies)
+        patch.setattr(LabelledParts, "compact", dies)
         with pytest.raises(Killed):
             catalogue.all_remedies()[name].apply(
                 base, thirds.train, thirds.validation

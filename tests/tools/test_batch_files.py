@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from asking import mine
 
+from paraguard_lab.labels.withheld import keep_labels
 from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling, systems
+from paraguard_utils.labels import systems
 from paraguard_utils.models import backends, prompting, trace_store
 
 PROMPTS = pd.DataFrame(
@@ -215,7 +216,7 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(
 ):
     twins = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
     with pytest.raises(DataError, match="asking by files"):
-        ask(tmp_path, twins, withheld=labelling.label_in_memory(twins))
+        ask(tmp_path, twins, keep=keep_labels(twins))
     given = {
         "store": "test",
         "corpus": "paraguard_mini",

@@ -16,10 +16,12 @@ from asking import mine, texts_in
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
+from paraguard_lab.labels.harmful import ask_harmful_requests
+from paraguard_lab.labels.withheld import keep_labels
 from paraguard_tools.servers import client, completions, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import ModelError, SettingsError
-from paraguard_utils.labels import labelling, systems
+from paraguard_utils.labels import systems
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.parts import Parts
 
@@ -645,9 +647,7 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     tried = systems.ask_systems(mine(), corpus.head(2), config).traces
     assert [len(frame) for frame in tried.values()] == [2]
     systems.label_systems(mine(), corpus.head(2), tried, config)
-    assert systems.ask_harmful_requests(mine(), None, config) == {}, (
-        "nor are the twins asked to try"
-    )
+    assert ask_harmful_requests(mine(), config) == {}, "nor are the twins asked to try"
     assert not list(results.rglob("*.parquet.meta.json")) and not list(
         results.rglob("labels/**/*.csv")
     )
@@ -741,7 +741,7 @@ def test_answers_to_requests_that_ask_for_harm_are_in_no_file_and_no_line(
         "two": [lambda: error(400, "content_filter: QUOKKA")],
     }
     script["three"] = [lambda: Response("QUOKKA", content_type="text/html")]
-    traces = ask(server(script)[1], twins, withheld=labelling.label_in_memory(twins))
+    traces = ask(server(script)[1], twins, keep=keep_labels(twins))
     assert traces["finish_reason"].tolist() == ["stop", "content_filter", "error"]
     labels = stores.Store("test").read("labels", "mine", "made-up-served--safety")
     assert labels["label"].tolist()[1:] == ["blocked", "unparsed"]

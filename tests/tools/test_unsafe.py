@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from asking import Killed, dies, run_here, texts_in
+from asking import Killed, ask, dies, run_here, texts_in
 from test_live import has_model
 
 from paraguard_lab import run
 from paraguard_lab.corpus import benchmarks, writer
 from paraguard_lab.corpus.twins import keep_with_twin
-from paraguard_lab.labels import follow_ups, judge
+from paraguard_lab.labels import follow_ups, judge, withheld
+from paraguard_lab.labels.harmful import ask_harmful_requests, ask_labels_only
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
 from paraguard_lab.settings import FollowUpSettings
@@ -168,7 +169,7 @@ def test_twins_of_clusters_that_the_corpus_lacks_are_not_asked(
     files.write("corpus", frame=recorded_corpus.head(6), meta={})
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
     config = config_of(tiny_folder, corpus="mine")
-    assert systems.ask_harmful_requests(files, None, config) == {}
+    assert ask_harmful_requests(files, config) == {}
     assert (
         "paraguard_twins was not asked: it has twins of clusters that mine lacks"
         in capsys.readouterr().out
@@ -275,8 +276,8 @@ def test_labels_and_numbers_are_those_of_the_usual_way(
 
 KILLS = (
     (labelling, "label_answers", 2, 3),  # one batch of three is kept
-    (trace_store.LabelledParts, "add", 2, 6),
-    (trace_store.LabelledParts, "compact", 1, 8),
+    (withheld.LabelledParts, "add", 2, 6),
+    (withheld.LabelledParts, "compact", 1, 8),
     (stores, "write_file", 1, 8),  # of compacting: the labels
     (stores, "write_meta", 1, 8),
     (stores, "write_file", 2, 8),  # the traces
@@ -360,7 +361,7 @@ def test_another_labeller_means_asking_again(
     asked = counted(monkeypatch)
     _, labels = asked_and_labelled(harmful, config)
     said = capsys.readouterr().err
-    assert "8 prompts to ask (8 x 1 systems), 0 already done" in said
+    assert "preflight: 8 prompts to ask (8 x 1 systems)" in said
     assert len(asked) == 8 and set(labels[name]["labeller"]) == {"cues+classifier-99"}
 
 
@@ -423,7 +424,7 @@ def test_answers_from_before_the_declaration_are_named(
 def test_a_labeller_that_fails_does_not_quote_the_answer(
     results, harmful, tiny_folder, answers, monkeypatch
 ):
-    def fails(traces, **_):
+    def fails(traces, *_):
         raise ValueError(f"cannot read {traces['response'].iat[0]!r}")
 
     monkeypatch.setattr(labelling, "label_answers", fails)
@@ -508,17 +509,17 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
     assert not prompts["text"].str.endswith(" ").any()
     config = config_of(tiny_folder, batch=1, xstest=str(xstest))
     with monkeypatch.context() as patch:
-        patch.setattr(trace_store.LabelledParts, "compact", dies)
+        patch.setattr(withheld.LabelledParts, "compact", dies)
         with pytest.raises(Killed):
-            systems.ask_labels_only(outside, prompts, config)
+            ask_labels_only(outside, prompts, config)
     parts = list(results.rglob("*.parquet"))
     assert len(parts) == 2 and {"token_ids", "text"}.isdisjoint(
         pd.read_parquet(parts[0]).columns
     )
     asked = counted(monkeypatch)
-    labels = systems.ask_labels_only(outside, prompts, config)
+    labels = ask_labels_only(outside, prompts, config)
     assert len(asked) == 2, "the first system was answered before the kill"
-    assert "4 prompts to ask (2 x 2 systems), 2 already done" in capfd.readouterr().err
+    assert "4 prompts to ask (2 x 2 systems)" in capfd.readouterr().err
     words = ["QUOKKA", *OUTSIDE, xstest.name]
     assert found_below(results, words) == [] and not [
         path for path, text in watched if any(w in text for w in words)
@@ -545,8 +546,8 @@ def test_of_prompts_of_others_labels_are_kept_and_nothing_else(
             and system_prompt["text"] in context.prefix
         )
     asked.clear()
-    same_labels(labels, systems.ask_labels_only(outside, prompts, config))
-    same_labels(labels, systems.ask_labels_only(outside, None, config))
+    same_labels(labels, ask_labels_only(outside, prompts, config))
+    same_labels(labels, ask_labels_only(outside, None, config))
     assert asked == []
     row = confusion.rejection_row("t", next(iter(labels.values())))
     decided = next(iter(labels.values()))
@@ -562,19 +563,17 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     store = stores.Store("test")
     outside = stores.CorpusFiles(store, "outside")
     config = config_of(tiny_folder)
-    labels = systems.ask_labels_only(outside, prompts, config)
+    labels = ask_labels_only(outside, prompts, config)
     monkeypatch.setattr(outside, "recorded", True)
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
-    same_labels(labels, systems.ask_labels_only(outside, prompts, config))
+    same_labels(labels, ask_labels_only(outside, prompts, config))
     with pytest.raises(
         DataError, match="labels of other prompts than these; ask again in a live store"
     ):
-        systems.ask_labels_only(
-            outside, prompts.assign(text=prompts["text"] + "!"), config
-        )
+        ask_labels_only(outside, prompts.assign(text=prompts["text"] + "!"), config)
     monkeypatch.setattr(labelling, "LABELLER", "cues+classifier-99")
     with pytest.raises(DataError, match="run 02_querying again in a live store"):
-        systems.ask_labels_only(outside, None, config)
+        ask_labels_only(outside, None, config)
 
 
 def test_a_file_without_unsafe_prompts_is_one_line(tmp_path):
@@ -602,13 +601,11 @@ def test_twins_and_prompts_of_others_side_by_side(
     store = stores.Store("test")
     files = stores.CorpusFiles(store, "c")
     config = config_of(tiny_folder, corpus="c", twins="rude", system_prompts=["safety"])
-    outside = read_xstest_prompts(str(xstest), "unsafe")
-    assert list(systems.ask_harmful_requests(files, outside, config)) == [
-        settings.XSTEST
-    ]
+    outside = config.model_copy(update={"xstest": str(xstest)})
+    assert list(ask_harmful_requests(files, outside)) == [settings.XSTEST]
     assert "rude was not asked in this store" in capsys.readouterr().out
     store.write("corpus", "rude", frame=harmful, meta={})
-    found = systems.ask_harmful_requests(files, None, config)
+    found = ask_harmful_requests(files, config)
     assert {
         corpus: [len(frame) for frame in labels.values()]
         for corpus, labels in found.items()
@@ -625,7 +622,7 @@ def test_twins_and_prompts_of_others_side_by_side(
     with pytest.raises(
         SettingsError, match="no request of rude is declared to ask for harm"
     ):
-        systems.ask_harmful_requests(files, None, config)
+        ask_harmful_requests(files, config)
 
 
 @pytest.mark.slow
@@ -689,3 +686,23 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
     assert not [path for path, text in there if any(run in text for run in runs)]
     shown = capfd.readouterr()
     assert not [run for run in runs if run in shown.out + shown.err]
+
+
+@pytest.mark.slow
+def test_answers_to_twins_are_kept_by_no_shard(tiny_model, results, answers):
+    twins = pd.DataFrame(
+        {
+            "prompt_id": [f"p{i:02d}" for i in range(13)],
+            "text": [f"how do I skip a lecture{' again' * (i % 5)}" for i in range(13)],
+            "cluster_id": "c-twin",
+        }
+    )
+    keep = withheld.keep_labels(twins)
+    for i in (1, 2):
+        ask(twins, tiny_model, shard=(i, 2), keep=keep)
+    for path in paths.RESULTS.rglob("*.parquet"):
+        assert pd.read_parquet(path)["response"].isna().all()
+    traces = ask(twins, tiny_model, keep=keep)
+    assert traces["response"].isna().all() and len(traces) == len(twins)
+    labels = stores.Store("test").read("labels", "mine", f"{tiny_model.name}--safety")
+    assert len(labels) == len(twins)

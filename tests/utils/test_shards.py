@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 from asking import ask, identical, mine
 
-from paraguard_utils import paths, stores
+from paraguard_utils import stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import labelling
 from paraguard_utils.models import trace_store
 
 PROMPTS = pd.DataFrame(
@@ -19,7 +18,6 @@ PROMPTS = pd.DataFrame(
         ],
     }
 )
-TWINS = PROMPTS.assign(cluster_id="c-twin", source="unsafe")
 
 
 @pytest.mark.slow
@@ -76,16 +74,3 @@ def test_shards_do_not_wait_for_one_another_and_are_not_put_together_while_they_
     ):
         trace_store.TraceParts(*place).__enter__()
     trace_store.TraceParts(*place).__enter__().__exit__()
-
-
-@pytest.mark.slow
-def test_answers_to_twins_are_kept_by_no_shard(tiny_model, results, answers):
-    withheld = labelling.label_in_memory(TWINS)
-    for i in (1, 2):
-        ask(TWINS, tiny_model, shard=(i, 2), withheld=withheld)
-    for path in paths.RESULTS.rglob("*.parquet"):
-        assert pd.read_parquet(path)["response"].isna().all()
-    traces = ask(TWINS, tiny_model, withheld=withheld)
-    assert traces["response"].isna().all() and len(traces) == len(TWINS)
-    labels = stores.Store("test").read("labels", "mine", f"{tiny_model.name}--safety")
-    assert len(labels) == len(TWINS)
