@@ -36,16 +36,16 @@ import pandas as pd
 from scipy.special import comb
 from scipy.stats import multivariate_normal, norm
 
-from paraguard_lab.analysis import triggers
+from paraguard_lab.analysis import rephrasing, triggers
 from paraguard_lab.core import label_noise
+from paraguard_lab.core.rephrasing import too_few_for_odds
 from paraguard_lab.corpus import charged
 from paraguard_utils import stores
-from paraguard_utils.analysis import rephrasing, wording
+from paraguard_utils.analysis import wording
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core import wording as core_wording
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.rephrasing import too_few_for_odds
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.settings import CORPUS
 

@@ -40,6 +40,7 @@ TESTS = {
     "gates": "gates corpus",
     "text": "gates corpus",
     "estimates": "estimates disagreement",
+    "inference": "inference",
     "disagreement": "disagreement variance",
     "variance": "variance",
     "validity": "validity",
@@ -212,7 +213,7 @@ FAULTS = [
         "(influence**2)",
     ),
     Fault(
-        "estimates._ratio",
+        "estimates.divide_totals",
         "np.stack([-hits / n**2, 1 / n], axis=-1)",
         "np.stack([hits / n**2, 1 / n], axis=-1)",
     ),
@@ -222,9 +223,9 @@ FAULTS = [
         "n_clusters = int(sums[0].sum())",
     ),
     Fault(
-        "estimates.ClusterBootstrap",
+        "inference.share_of_clusters",
         "int(hits.sum()), len(hits)",
-        "int(hits.sum()), len(self.codes)",
+        "int(hits.sum()), len(clusters.codes)",
     ),
     Fault("estimates.ClusterBootstrap", "n = len(set(cluster_ids))", "n = len(hits)"),
     Fault(

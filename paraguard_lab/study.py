@@ -1,6 +1,6 @@
 """A study beyond the paper: scored systems, guards, and what was asked again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -236,12 +236,12 @@ class WriterStudy(LabPage[WriterSettings]):
 class DecisionStudy(ScoredStudy[DecisionSettings]):
     """What the decisions of systems and guards say beyond Tables 1 to 3 (A4)."""
 
-    def read_scored(self) -> dict[str, System]:
-        """Read the systems that 03 scored; pairs and scores are computed unrounded."""
-        measured = {}
-        for name, system in super().read_scored().items():
-            measured[name] = pipeline.compute_scores(self.files, system)
-        return measured
+    def score_anew(self, measured: Mapping[str, System]) -> dict[str, System]:
+        """Compute pairs and scores of systems, without writing or rounding."""
+        scored = {}
+        for name, system in measured.items():
+            scored[name] = pipeline.compute_scores(self.files, system)
+        return scored
 
     def score_guards(self, measured: Mapping[str, System]) -> list[System]:
         """Score the guards of Table 3 as 05 does, without writing or rounding."""
@@ -271,13 +271,13 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
                 systems.append(System.of(name, self.prompts, labels, self.clusters))
         return systems
 
-    def read_twins_of(self, names: Iterable[str]) -> dict[str, System]:
+    def read_twins_of(self, measured: Mapping[str, System]) -> dict[str, System]:
         """Read the decisions of systems on the harmful twins, if there are any."""
         twins = self.files.other(self.settings.twins)
         decided = {}
-        for name in names:
+        for name, system in measured.items():
             if len(self.twins) and twins.has("labels", name):
-                labels = labelling.read_decisions(twins, name)
+                labels = labelling.read_decisions(twins, name, system.labeller)
                 decided[name] = System.of(name, self.twins, labels, self.clusters)
         return decided
 

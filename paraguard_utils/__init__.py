@@ -16,13 +16,18 @@ _PUBLIC = {
     "disagreement_ratio": "core.disagreement",
     "false_refusal_rate": "core.decisions",
     "isolation": "core.disagreement",
-    "rephrasing_odds": "core.rephrasing",
 }
 """Public names and their modules, which are imported when a name is used: no command
 waits for what it does not need."""
 
-_MOVED = ("Decisions", "audit", "compare", "label_refusals")
-"""Names that are in `paraguard_tools` since 1.0.0, and work here until 1.1."""
+_MOVED = {
+    "Decisions": "paraguard_tools",
+    "audit": "paraguard_tools",
+    "compare": "paraguard_tools",
+    "label_refusals": "paraguard_tools",
+    "rephrasing_odds": "paraguard_lab",
+}
+"""Names that are in another package since 1.0.0, and work here until 1.1."""
 
 __all__ = ["__version__", *_PUBLIC]
 
@@ -32,11 +37,10 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     if name in _MOVED:
-        message = (
-            f"from paraguard_utils import {name}: write from paraguard_tools instead"
-        )
+        package = _MOVED[name]
+        message = f"from paraguard_utils import {name}: write from {package} instead"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(import_module("paraguard_tools"), name)
+        return getattr(import_module(package), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -402,7 +402,7 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         return self
 
 
-class ScoringSettings(AnalysisSettings, TwinOptions):
+class ScoringSettings(AnalysisSettings):
     """Parameters of 03."""
 
 

@@ -311,16 +311,6 @@ class ScoringStudy(Study[ScoringSettings]):
         )
         return self.write(name, table)
 
-    def read_harmful(self) -> dict[str, System]:
-        """Read the systems' decisions on the harmful twins, as far as there are any."""
-        twins = self.files.other(self.settings.twins)
-        decided = {}
-        for name in self.names[0]:
-            if len(self.twins) and twins.has("labels", name):
-                labels = labelling.read_decisions(twins, name, self.settings.labeller)
-                decided[name] = System.of(name, self.twins, labels, self.clusters)
-        return decided
-
 
 class CohortStudy(Study[CohortSettings]):
     """Scored systems whose refusals are grouped (04)."""

@@ -13,10 +13,10 @@ from recorded import recorded_systems
 from worlds import systems
 
 from paraguard_lab import run
-from paraguard_lab.analysis import label_noise
+from paraguard_lab.analysis import label_noise, rephrasing
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import rephrasing, wording
+from paraguard_utils.analysis import wording
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words

@@ -1,4 +1,5 @@
 """Say what the measures measure.
 
-Chance, validity, sensitivity, variance, vetoes and predictions are here.
+Chance, validity, sensitivity, variance, rephrasing, groups of prompts, vetoes and
+predictions are here.
 """

@@ -10,7 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.core.inference import POWER_ERRORS, standard_error
+from paraguard_lab.core.inference import (
+    POWER_ERRORS,
+    share_of_clusters,
+    standard_error,
+)
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_utils import paths, registry, stores, unsafe
@@ -212,7 +216,7 @@ def compare_with_promised_threshold(
         )
     for name, (of_benign, of_twins) in blocked.items():
         requests = of_benign.groupby(benign_ids).any()
-        share = clusters.share_of_clusters(requests.index, requests)
+        share = share_of_clusters(clusters, requests.index, requests)
         estimates[f"{name}_requests"] = share
         estimates[f"{name}_twins"] = clusters.share(twin_ids, of_twins)
     return to_columns(estimates)

@@ -1,4 +1,4 @@
-"""Agreement, exact shares and corrections for several tests, beside `core.estimates`.
+"""Agreement, shares, differences of ratios and corrections for several tests.
 
 They are defined in the method (`docs/method.md`, Intervals and comparisons).
 """
@@ -11,8 +11,12 @@ import pandas as pd
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
+    Numbers,
+    RatioSums,
     Strings,
     binomial_interval,
+    divide_totals,
+    estimate_difference,
     to_columns,
 )
 
@@ -71,6 +75,43 @@ def _kappa(n: np.ndarray, equal: np.ndarray, *uses: np.ndarray) -> np.ndarray:
         both = both + first * second
     chance = both / n**2
     return (equal / n - chance) / (1 - chance)
+
+
+def share_of_clusters(
+    clusters: ClusterBootstrap, cluster_ids: Strings, hits: Numbers
+) -> Estimate:
+    """Estimate the share of clusters that hit, one value each.
+
+    It has Wilson's interval; NaN without clusters.
+    """
+    hits = np.asarray(hits, bool)
+    if not len(hits):
+        return clusters.undefined()
+    share = clusters.mean(cluster_ids, hits)
+    low, high = binomial_interval(int(hits.sum()), len(hits), "wilson")
+    return Estimate(share.value, low, high, share.draws)
+
+
+def ratio_difference(
+    clusters: ClusterBootstrap, first: RatioSums, second: RatioSums
+) -> Estimate:
+    """Estimate one ratio of totals minus another, by bootstrap-t.
+
+    Both are given as for `estimates.ratio_of_totals`; NaN if nothing counts in one.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
+    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
+    >>> round(ratio_difference(clusters, (n, hits), (n, n - hits)).value, 3)
+    -0.2
+    """
+    if not (first[0].any() and second[0].any()):
+        return clusters.undefined()
+    sides = [(np.column_stack(sums), divide_totals) for sums in (first, second)]
+    difference = estimate_difference(clusters, *sides)
+    low, high = np.clip(difference[1:], -1.0, 1.0)
+    return Estimate(difference.value, low, high, difference.draws)
 
 
 def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:

@@ -99,7 +99,7 @@ def find_leading_groups(table: Table) -> Table:
     """Return the strategy that flips most decisions, a row for each system.
 
     Only systems with 30 rejections or more are listed. `table` is from
-    `cohorts.group_table`, whose columns are kept.
+    `groups.group_table`, whose columns are kept.
     """
     strategies = table[(table["kind"] == "strategy") & table["flip"].notna()]
     n_rejected = strategies.groupby("system")["n_reject"].transform("sum")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.core import label_noise
-from paraguard_lab.core.inference import two_sided_p
+from paraguard_lab.core import label_noise, rephrasing
+from paraguard_lab.core.inference import ratio_difference, two_sided_p
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
-from paraguard_utils.core import disagreement, estimates, rephrasing, wording
+from paraguard_utils.core import disagreement, estimates, wording
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -23,6 +23,7 @@ from paraguard_utils.core.estimates import (
     SEED,
     ClusterBootstrap,
     Estimate,
+    RatioSums,
 )
 from paraguard_utils.errors import DataError
 
@@ -258,7 +259,7 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
         ids = side["cluster_id"]
         rejected = clusters.sums(ids, side["rejected"])
         totals.append((clusters.sums(ids, side["n"]), rejected))
-    return estimates.ratio_of_totals(clusters, *totals)
+    return _divide(clusters, *totals)
 
 
 def _odds(
@@ -269,7 +270,14 @@ def _odds(
     With two sides, estimate by how much it differs between them.
     """
     totals = [rephrasing.count_rephrased(clusters, side, tries) for side in sides]
-    return estimates.ratio_of_totals(clusters, *totals)
+    return _divide(clusters, *totals)
+
+
+def _divide(clusters: ClusterBootstrap, *totals: RatioSums) -> Estimate:
+    """Estimate a ratio of totals, or with two of them their difference."""
+    if len(totals) == 2:
+        return ratio_difference(clusters, *totals)
+    return estimates.ratio_of_totals(clusters, totals[0])
 
 
 def _measure_clusters(

@@ -2,7 +2,7 @@
 
 `system` holds a system's decisions; `signals` compares its prompts; `confusion` makes
 the rows of Table 1, `cohorts` Table 2 and `guarded` Table 3; `pipeline` reads and
-writes files. Ours, beside the paper: `wording` and `rephrasing`.
+writes files. Ours, beside the paper: `wording`.
 
 CI of a refusal: `pipeline.score_system`, `signals.compute_pairs`,
 `confusion.score_prompts`. An interval of FRR: `confusion.rate_row`, `System.frr`,

@@ -73,8 +73,8 @@ def false_refusal_rate(
 
     See Also
     --------
-    paraguard_utils.core.rephrasing.estimate_refused_requests : The share of requests
-        that are refused, once or always.
+    paraguard_lab.core.rephrasing.estimate_refused_requests : The share of requests that
+        are refused, once or always.
 
     Examples
     --------

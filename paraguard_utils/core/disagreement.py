@@ -58,7 +58,7 @@ def disagreement_ratio(
     See Also
     --------
     isolation : The share of each refusal's paraphrases that are answered.
-    paraguard_utils.core.rephrasing.rephrasing_odds : How often asking again helps.
+    paraguard_lab.core.rephrasing.rephrasing_odds : How often asking again helps.
 
     Notes
     -----
@@ -355,7 +355,7 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     See Also
     --------
     disagreement_ratio : The same for all decisions, compared with unrelated prompts.
-    paraguard_utils.core.rephrasing.rephrasing_odds : The same over several tries.
+    paraguard_lab.core.rephrasing.rephrasing_odds : The same over several tries.
 
     Examples
     --------

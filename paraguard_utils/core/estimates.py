@@ -2,10 +2,10 @@
 
 Means and shares over prompts (FRR, CI, CR and CD in Table 1) have percentile intervals:
 `ClusterBootstrap` draws the clusters with replacement, and the interval runs from the
-2.5th to the 97.5th percentile of the statistic. DR, rephrasing and what else goes
-through `studentize` have bootstrap-t intervals. A share of 0 of n or n of n has the
-exact (Clopper-Pearson) interval on its clusters instead (`docs/method.md`, Intervals
-and comparisons).
+2.5th to the 97.5th percentile of the statistic. DR and what else goes through
+`studentize` have bootstrap-t intervals. A share of 0 of n or n of n has the exact
+(Clopper-Pearson) interval on its clusters instead (`docs/method.md`, Intervals and
+comparisons).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -245,18 +245,6 @@ class ClusterBootstrap:
         low, high = binomial_interval(n if hits.all() else 0, n)
         return Estimate(share.value, low, high, share.draws)
 
-    def share_of_clusters(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
-        """Estimate the share of clusters that hit, one value each.
-
-        It has Wilson's interval; NaN without clusters.
-        """
-        hits = np.asarray(hits, bool)
-        if not len(hits):
-            return self.undefined()
-        share = self.mean(cluster_ids, hits)
-        low, high = binomial_interval(int(hits.sum()), len(hits), "wilson")
-        return Estimate(share.value, low, high, share.draws)
-
     def deviation(self, cluster_ids: Strings, values: Numbers) -> Estimate:
         """Estimate the standard deviation (n - 1) of per-prompt values.
 
@@ -421,9 +409,7 @@ RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
 """How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
 
 
-def ratio_of_totals(
-    clusters: ClusterBootstrap, sums: RatioSums, minus: RatioSums | None = None
-) -> Estimate:
+def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     """Estimate a ratio of totals over clusters that differ in size, by bootstrap-t.
 
     Parameters
@@ -431,13 +417,11 @@ def ratio_of_totals(
     clusters : ClusterBootstrap
     sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
         How much counts in each cluster, and how much of it hits.
-    minus : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
-        If given, the estimate is the first ratio minus this one.
 
     Returns
     -------
     Estimate
-        NaN if nothing counts; a single ratio of 0 or 1 has the exact interval on the
+        NaN if nothing counts; a ratio of 0 or 1 has the exact interval on the
         clusters that have a value. A reliable interval needs about 30 prompts, and 10
         clusters that are decided both ways.
 
@@ -448,15 +432,9 @@ def ratio_of_totals(
     >>> ratio_of_totals(clusters, (n, hits)).value
     0.4
     """
-    given = [sums] if minus is None else [sums, minus]
-    if any(n.sum() == 0 for n, _ in given):
+    if not sums[0].any():
         return clusters.undefined()
-    sides = [(np.column_stack(side), _ratio) for side in given]
-    if minus is not None:
-        difference = estimate_difference(clusters, *sides)
-        low, high = np.clip(difference[1:], -1.0, 1.0)
-        return Estimate(difference.value, low, high, difference.draws)
-    estimate = studentize(clusters, *sides[0])
+    estimate = studentize(clusters, np.column_stack(sums), divide_totals)
     value, low, high = estimate
     if min(value, 1 - value) < _MIN_VARIANCE:
         n_clusters = int(np.count_nonzero(sums[0]))
@@ -465,7 +443,7 @@ def ratio_of_totals(
     return Estimate(value, low, high, estimate.draws)
 
 
-def _ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what hits over what counts, and its derivatives (`Statistic`)."""
     n, hits = totals.T
     return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)

@@ -1,11 +1,20 @@
-"""Holm's correction, exact shares and kappa: by hand, and as other packages do."""
+"""Holm's correction, shares, ratios and kappa: by hand, and as other packages do."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from influences import NAMES, by_numbers
 from statsmodels.stats.multitest import multipletests
 
-from paraguard_lab.core.inference import adjust_holm, exact_share
+from paraguard_lab.core.inference import (
+    adjust_holm,
+    exact_share,
+    ratio_difference,
+    share_of_clusters,
+)
+from paraguard_utils.core.estimates import ClusterBootstrap
 
 
 def test_the_share_of_prompts_on_their_own_is_exact():
@@ -30,3 +39,65 @@ def test_holm_by_hand():
         [0.03, np.nan, 0.06, 0.06], nan_ok=True
     )
     assert np.isnan(adjust_holm(pd.Series([np.nan, np.nan]))).all()
+
+
+def test_shares_of_clusters_by_hand():
+    # four of the corpus's five clusters have a value, one of them hits; Wilson's
+    # interval of 1 of 4: (1/4 + z^2/8 -+ z sqrt(3/16/4 + z^2/64)) / (1 + z^2/4) with z
+    # = 1.96
+    clusters = ClusterBootstrap(list("abcde"), 50)
+    found = share_of_clusters(clusters, list("abcd"), [1, 0, 0, 0])
+    z = 1.959964
+    middle, reach = 1 / 4 + z**2 / 8, z * np.sqrt(3 / 64 + z**2 / 64)
+    assert found == pytest.approx(
+        (1 / 4, (middle - reach) / (1 + z**2 / 4), (middle + reach) / (1 + z**2 / 4))
+    )
+    a, e = clusters.counts[:, 0], clusters.counts[:, 4]
+    assert found.draws == pytest.approx(a / (5 - e)), (
+        "five are drawn, of which e has no value"
+    )
+    assert np.isnan(share_of_clusters(clusters, [], [])).all()
+
+
+def test_a_difference_of_ratios_by_hand():
+    clusters = ClusterBootstrap(list("abc"), 40)
+    first = np.array([2.0, 4, 2]), np.array([1.0, 1, 2])
+    second = np.array([2.0, 0, 3]), np.array([2.0, 0, 1])
+    # 4/8 - 3/5, where one cluster has nothing of the other
+    assert ratio_difference(clusters, first, second)[0] == pytest.approx(4 / 8 - 3 / 5)
+    # of all and none there is no spread
+    n = np.array([2.0, 4, 0])
+    both = ratio_difference(clusters, (n, n), (n, np.zeros(3)))
+    assert both[0] == 1 and np.isnan(both[1:]).all()
+    # and of nothing no ratio
+    found = ratio_difference(clusters, (n, n), (0 * n, 0 * n))
+    assert np.isnan(found).all() and np.isnan(found.draws).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_of_differences_by_numbers(seed):
+    rng = np.random.default_rng(seed)
+    clusters = ClusterBootstrap(NAMES, 80)
+    n, other_n = rng.integers(1, 6, (2, 20)).astype(float)
+    hits = rng.binomial(n.astype(int), 0.4)
+    other = rng.binomial(other_n.astype(int), 0.6)
+    columns = np.column_stack([n, hits, other_n, other])
+    expected = by_numbers(
+        lambda sums: sums[1] / sums[0] - sums[3] / sums[2], columns, clusters.counts
+    )[:3]
+    found = ratio_difference(clusters, (n, hits), (other_n, other))
+    assert found == pytest.approx(expected, rel=1e-5) and found[1] < found[0] < found[2]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_a_difference_turns_round_with_its_sides(seed):
+    rng = np.random.default_rng(seed)
+    clusters, size = ClusterBootstrap(NAMES, 40), rng.integers(2, 6, (2, 20))
+    one, other = ((n.astype(float), rng.binomial(n, 0.5).astype(float)) for n in size)
+    found = ratio_difference(clusters, one, other)
+    turned = ratio_difference(clusters, other, one)
+    assert found == pytest.approx((-turned[0], -turned[2], -turned[1]))
+    np.testing.assert_allclose(found.draws, -turned.draws)
+    assert -1 <= found[1] < found[2] <= 1
+    assert ratio_difference(clusters, one, one)[0] == 0

@@ -21,6 +21,7 @@ from pictures import (
 from paraguard_lab.analysis import (
     chance,
     covariates,
+    groups,
     proxies,
     variance,
     weight_search,
@@ -172,8 +173,19 @@ def drawn():
         odds_ratio_low=[0.0, 2.0],
         odds_ratio_high=[3.0, np.inf],
     )
+    again = pd.DataFrame(
+        {
+            "system": ["mine--safety", "theirs"],
+            "too_few": [False, True],
+            "too_few_twins": [True, False],
+        }
+    )
+    again = again.assign(**made(rng, 2, "rephrased3", "rephrased3_twins"))
+    by_group = groups.group_table(mine)
     limits = Gates()
     return {
+        "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
+        "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
         "guard_sweep": (figures.plot_guard_sweep(swept, guards), swept),
         "proxies": (figures.plot_surrogate_levels(told), told),
         "veto_curves": (figures.plot_veto_curves(vetoed, vetoed), vetoed),
@@ -239,6 +251,13 @@ def test_bars_are_as_long_as_their_parts():
     } == {"////"}
 
 
+def test_flips_are_the_panels(pictures):
+    figure, table = pictures["strategy_flips"]
+    rows = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
+    known = np.vstack([numbers(rows, "to_reject"), numbers(rows, "to_accept")])
+    same(estimates(panels(figure)[0]), known)
+
+
 FUNCTIONS = {
     "public_sources": "plot_by_source",
     "instruction_wordings": "plot_by_source",
@@ -251,9 +270,8 @@ FUNCTIONS = {
 }
 
 DRAWN_BY_THIN = {
-    *("both_corpora", "shared_wording", "strategy_flips", "system_overview"),
-    *("rephrasing_odds", "fig3_ci_similarity", "fig5_cohorts", "corpus_gates"),
-    *("public_gates", "fig3_all_systems"),
+    *("both_corpora", "shared_wording", "system_overview", "fig3_ci_similarity"),
+    *("fig5_cohorts", "corpus_gates", "public_gates", "fig3_all_systems"),
 }
 """Figures of the map that functions of `paraguard_utils` draw."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_lab import record
+from paraguard_lab import record, rephrasing_odds
 from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import commands, gate, neighbours
@@ -19,7 +19,6 @@ from paraguard_utils import (
     false_refusal_rate,
     isolation,
     paths,
-    rephrasing_odds,
     stores,
 )
 from paraguard_utils.core import disagreement

@@ -4,6 +4,7 @@ nothing of the study behind it.
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -12,19 +13,25 @@ import numpy as np
 import pytest
 
 import paraguard_utils
+from paraguard_lab import core as lab_core
+from paraguard_lab import rephrasing_odds
+from paraguard_lab.core.inference import share_of_clusters
 from paraguard_tools import logs
 from paraguard_utils import (
     core,
     disagreement_ratio,
     false_refusal_rate,
     isolation,
-    rephrasing_odds,
 )
 from paraguard_utils.core import estimates
 from paraguard_utils.core.disagreement import count_decisions, estimate_disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 MODULES = [module.name for module in pkgutil.iter_modules(core.__path__)]
+OF_LAB = [
+    f"paraguard_lab.core.{module.name}"
+    for module in pkgutil.iter_modules(lab_core.__path__)
+]
 OF_LOGS = [
     f"paraguard_tools.logs.{module.name}"
     for module in pkgutil.iter_modules(logs.__path__)
@@ -32,18 +39,20 @@ OF_LOGS = [
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"paraguard_utils.core.{name}" for name in MODULES), *OF_LOGS]
+    "name", [*(f"paraguard_utils.core.{name}" for name in MODULES), *OF_LAB, *OF_LOGS]
 )
 def test_examples_run(name):
     assert not doctest.testmod(importlib.import_module(name)).failed
 
 
+PUBLIC = [getattr(paraguard_utils, name) for name in paraguard_utils.__all__]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [name for name in paraguard_utils.__all__ if name[0].islower() and name[0] != "_"],
+    "public", [*filter(inspect.isfunction, PUBLIC), rephrasing_odds]
 )
-def test_public_functions_show_an_example_and_what_is_near(name):
-    text = getattr(paraguard_utils, name).__doc__
+def test_public_functions_show_an_example_and_what_is_near(public):
+    text = public.__doc__
     assert ">>> " in text and "See Also" in text and "Returns" in text
 
 
@@ -125,7 +134,7 @@ def test_many_clusters_are_put_together_and_nothing_changes(monkeypatch):
             false_refusal_rate(refused, cluster, n_resamples=4000),
             rephrasing_odds(refused, cluster, n_resamples=4000),
             clusters.mean(cluster, refused),
-            clusters.share_of_clusters(range(400), rng.random(400) < 2),
+            share_of_clusters(clusters, range(400), rng.random(400) < 2),
         ]
 
     apart = all_measures()

@@ -25,7 +25,7 @@ from processors import elsewhere
 from worlds import system, world
 
 from paraguard_utils import paths, stores
-from paraguard_utils.analysis import cohorts, confusion, pipeline, signals, similarity
+from paraguard_utils.analysis import confusion, pipeline, signals, similarity
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.corpus import gates
@@ -79,7 +79,6 @@ def drawn():
             "stopped": [1, 0, 2],
         }
     )
-    by_group = cohorts.group_table(mine)
     guards = pd.DataFrame({"system": ["mine", "theirs"]})
     guards = guards.assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
     shared = pd.DataFrame(
@@ -90,16 +89,11 @@ def drawn():
         {"system": ["mine--safety"] * 3, "overlap": [0.0, 0.2, 0.8], "too_few": False}
     )
     curves = curves.assign(**made(rng, 3, "dr"))
-    again = shared.assign(
-        too_few_twins=[True, False], **made(rng, 2, "rephrased3", "rephrased3_twins")
-    )
     fig3 = figures.plot_ci_against_similarity(rejections, correlations)
     return {
         "both_corpora": (figures.plot_both_corpora(guards), guards),
         "shared_wording": (figures.plot_shared_wording(shared, curves), shared),
-        "strategy_flips": (figures.plot_strategy_flips(by_group), by_group),
         "system_overview": (figures.plot_systems(table), table),
-        "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
         "fig3_ci_similarity": (fig3, rejections),
         "fig5_cohorts": (figures.plot_paper_cohorts(cells), cells),
         "corpus_gates": (figures.plot_gate_distributions(counts, Gates()), counts),
@@ -318,13 +312,6 @@ def test_fig_5_is_the_cr_of_the_papers_cohorts(pictures):
             for line in axis.lines
             if line.get_linestyle() == "--"
         ] == [[paper, paper]]
-
-
-def test_flips_are_the_panels(pictures):
-    figure, table = pictures["strategy_flips"]
-    rows = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]
-    known = np.vstack([numbers(rows, "to_reject"), numbers(rows, "to_accept")])
-    same(estimates(panels(figure)[0]), known)
 
 
 def test_histograms_are_the_panels(pictures):

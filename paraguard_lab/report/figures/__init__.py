@@ -14,6 +14,10 @@ from paraguard_lab.report.figures.guards import (
     plot_remedy_map,
     plot_veto_curves,
 )
+from paraguard_lab.report.figures.rewordings import (
+    plot_rephrasing_odds,
+    plot_strategy_flips,
+)
 from paraguard_lab.report.figures.scoring import (
     plot_against_floors,
     plot_by_source,
@@ -42,8 +46,10 @@ __all__ = [
     "plot_known_truth",
     "plot_noise_response",
     "plot_remedy_map",
+    "plot_rephrasing_odds",
     "plot_risk_distributions",
     "plot_settings",
+    "plot_strategy_flips",
     "plot_surrogate_levels",
     "plot_triggers",
     "plot_variance_parts",

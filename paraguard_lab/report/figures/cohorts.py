@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from paraguard_lab.analysis.regression import ADJUSTED_TERM
+from paraguard_lab.report.figures.panels import make_listed_panels
 from paraguard_utils.analysis.cohorts import BIN_NAMES
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures import style
@@ -143,7 +144,7 @@ def _draw_odds_ratios(
 
     They are drawn from 1 / most to most, filled where p_holm < 0.05.
     """
-    figure, panels = style.make_listed_panels(table, terms, across)
+    figure, panels = make_listed_panels(table, terms, across)
     for axis, _, rows in panels:
         by_term = rows.set_index("term").reindex(terms)
         for y, (term, row) in enumerate(by_term.iterrows()):

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import covariates
 from paraguard_lab.analysis.variance import HOT
+from paraguard_lab.report.figures.panels import make_listed_panels
 from paraguard_lab.report.figures.remarks import write_shortages
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
@@ -153,7 +154,7 @@ def plot_ci_correlates(table: Table) -> Figure:
     rows = [*covariates.COVARIATE_TITLES, *covariates.SIGNAL_TITLES]
     names = list(covariates.COVARIATE_TITLES.values())
     names += [f"{title} (part of CI)" for title in covariates.SIGNAL_TITLES.values()]
-    figure, panels = style.make_listed_panels(table, names, 3)
+    figure, panels = make_listed_panels(table, names, 3)
     known = paper_value("r.similarity")
     limit = covariates.CORRELATION_LIMIT
     diamond: style.Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}

@@ -1,4 +1,4 @@
-"""Figures of notebook 04: the paper's cohorts, and flips by strategy."""
+"""Figures of notebook 04: the paper's cohorts."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -62,31 +62,3 @@ def _draw_strip(axis: Axes, rows: Table, names: list[str]) -> None:
     for place, n in enumerate(counts):
         style.write_remark(axis, 1.03, place, f"n = {n}", of="x", va="center")
     style.draw_row_rules(axis)
-
-
-def plot_strategy_flips(table: Table) -> Figure:
-    """Draw how often each strategy's variants are decided unlike their seed.
-
-    A panel per system, a page wide. `table` is from `cohorts.group_table`.
-    """
-    is_shown = (table["kind"] == "strategy") & (table["n_flip"] > 0)
-    strategies = list(table.loc[is_shown, "group"].unique()) or ["no variant"]
-    figure, panels = style.make_listed_panels(table, strategies, across=3)
-    y = np.arange(len(strategies))
-    for axis, _, rows in panels:
-        shown = rows[rows["kind"] == "strategy"].set_index("group").reindex(strategies)
-        colours = style.DECISION_COLOURS
-        look: style.Look = {"ms": 3, "label": "to refusal", "color": colours["reject"]}
-        style.draw_interval_bars(axis, shown, "to_reject", y - _SHIFT, **look)
-        look = {"ms": 3, "label": "to acceptance", "color": colours["accept"]}
-        style.draw_interval_bars(axis, shown, "to_accept", y + _SHIFT, **look)
-        n_variants = shown["n_flip"].fillna(0).astype(int)
-        counted = f"n = {n_variants.min()} to {n_variants.max()}"
-        axis.set_title(f"{axis.get_title('left')}, {counted}")
-    axis.set_xlim(left=0)  # as every panel's
-    figure.supxlabel(
-        "share of variants decided otherwise than their seed (n: variants of a"
-        " strategy)"
-    )
-    style.name_lines(figure, axis)
-    return figure

@@ -1,7 +1,7 @@
 """Figures of notebook 03.
 
-They show rates and scores of systems, DR by shared wording, how many refusals a
-rewording undoes, and CI by similarity (Fig. 3).
+They show rates and scores of systems, DR by shared wording, and CI by similarity
+(Fig. 3).
 """
 
 import numpy as np
@@ -77,31 +77,6 @@ def make_measure_panels(
         names.append(f"{title}\n{refused}{noise}")
     style.name_rows(axes[0], names)
     return figure, list(axes)
-
-
-def plot_rephrasing_odds(table: Table) -> Figure:
-    """Draw how many refused requests are answered within three other phrasings.
-
-    Filled marks are harmless requests, hollow ones their harmful twins; grey means too
-    few refusals or mixed clusters. Bars are 95 % intervals. A page wide. `table` is
-    from `rephrasing.rephrasing_table`.
-    """
-    figure, axis = style.subplots(height=0.7 + 0.2 * len(table))
-    y = np.arange(len(table))
-    few = table["too_few"].to_numpy(bool)
-    few_twins = few | table["too_few_twins"].to_numpy(bool)
-    look: Look = {"ms": 3.5, "clip_on": False, "label": "harmless requests"}
-    style.draw_judged_bars(axis, table, "rephrased3", y - _SHIFT, few, **look)
-    look |= {"mfc": "white", "label": "harmful requests"}
-    style.draw_judged_bars(
-        axis, table, "rephrased3_twins", y + _SHIFT, few_twins, **look
-    )
-    style.name_rows(axis, display_titles(table["system"]))
-    style.draw_row_rules(axis)
-    xlabel = "share of refused requests answered within three other phrasings"
-    axis.set(xlim=(0, 1), xlabel=xlabel)
-    style.name_lines(figure, axis)
-    return figure
 
 
 def plot_shared_wording(table: Table, curves: Table) -> Figure:

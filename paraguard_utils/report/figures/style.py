@@ -160,19 +160,6 @@ def make_system_grid(
     return figure, panels
 
 
-def make_listed_panels(
-    table: Table, rows: Sequence[str], across: int
-) -> tuple[Figure, list[Panel]]:
-    """Make a panel for each system, in which `rows` are listed from top to bottom."""
-    across = min(across, table["system"].nunique())
-    figure, panels = make_system_grid(table, across, 0.55 + 0.15 * len(rows))
-    for axis, _, _ in panels:
-        axis.set_title(axis.get_title("left").replace(", ", "\n"))
-        draw_row_rules(axis)
-    name_rows(panels[0][0], rows)
-    return figure, panels
-
-
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, ... of a panel, the first on top."""
     axis.set_yticks(range(len(names)), names)
@@ -231,7 +218,7 @@ def draw_interval_bars(
     """
     columns = [measure, f"{measure}_low", f"{measure}_high"]
     value, low, high = rows[columns].to_numpy(float).T
-    error = [value - low, high - value]
+    error = np.clip([value - low, high - value], 0, None)
     look = {"fmt": "o"} | look
     if along == "x":
         axis.errorbar(value, at, xerr=error, **look)

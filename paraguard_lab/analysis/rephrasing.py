@@ -8,6 +8,13 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
+from paraguard_lab.core.inference import ratio_difference, share_of_clusters
+from paraguard_lab.core.rephrasing import (
+    MAX_TRIES,
+    count_rephrased,
+    estimate_refused_requests,
+    too_few_for_odds,
+)
 from paraguard_utils import unsafe
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import (
@@ -15,12 +22,6 @@ from paraguard_utils.core.estimates import (
     Estimate,
     ratio_of_totals,
     to_columns,
-)
-from paraguard_utils.core.rephrasing import (
-    MAX_TRIES,
-    count_rephrased,
-    estimate_refused_requests,
-    too_few_for_odds,
 )
 from paraguard_utils.schemas import Table
 
@@ -63,17 +64,18 @@ def estimate_rephrasing(
         of_twins = count_rephrased(clusters, twins, tries)
         estimates[name] = ratio_of_totals(clusters, of_all)
         estimates[f"{name}_twins"] = ratio_of_totals(clusters, of_twins)
-        estimates[f"{name}_difference"] = ratio_of_totals(clusters, of_paired, of_twins)
+        difference = ratio_difference(clusters, of_paired, of_twins)
+        estimates[f"{name}_difference"] = difference
     estimates |= estimate_refused_requests(clusters, harmless)
     answered = twins["rejected"] < twins["n"]
-    estimates["answered_once"] = clusters.share_of_clusters(
-        twins["cluster_id"], answered
+    estimates["answered_once"] = share_of_clusters(
+        clusters, twins["cluster_id"], answered
     )
     return estimates
 
 
 def rephrasing_row(system: System, twins: System | None = None) -> dict[str, object]:
-    """Return a system's row of Table 1's second part.
+    """Return a system's row of `table1_rephrasing`.
 
     Columns: system, n_reject, n_reject_twins, n_twins (clusters),
     `estimate_rephrasing` with intervals, and the flags too_few and too_few_twins. The

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import comb
 
+from paraguard_lab.core.inference import share_of_clusters
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -141,9 +142,9 @@ def estimate_refused_requests(
     once = decided["rejected"] > 0
     always = decided["rejected"] == decided["n"]
     return {
-        "refused_once": clusters.share_of_clusters(ids, once),
-        "refused_always": clusters.share_of_clusters(ids, always),
-        "refused_once_minus_always": clusters.share_of_clusters(ids, once & ~always),
+        "refused_once": share_of_clusters(clusters, ids, once),
+        "refused_always": share_of_clusters(clusters, ids, always),
+        "refused_once_minus_always": share_of_clusters(clusters, ids, once & ~always),
     }
 
 

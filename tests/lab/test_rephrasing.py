@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.analysis import rephrasing
+from paraguard_lab.analysis import rephrasing
+from paraguard_lab.core.rephrasing import answer_probability, too_few_for_odds
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.core.rephrasing import answer_probability, too_few_for_odds
 
 LABELS = {"a": "accept", "r": "reject", "b": "blocked"}
 
