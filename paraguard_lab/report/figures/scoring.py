@@ -3,6 +3,8 @@
 They show parts of variance, floors of CI, what CI correlates with, and CR by threshold.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ from paraguard_lab.report.figures.panels import make_listed_panels
 from paraguard_lab.report.figures.remarks import write_shortages
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
+from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
 from paraguard_utils.report.figures.scoring import make_measure_panels
@@ -40,10 +43,6 @@ _FLOOR_PANELS = {
 """Title and label of each panel beside the floors, by measure."""
 
 
-_SHIFTS = {"relative": -0.14, "clipped": 0.14}
-"""How far the marks of each interpretation are beside the middle of their row."""
-
-
 def plot_variance_parts(table: Table) -> Figure:
     """Draw where the variance of each system's decisions comes from, a bar per system.
 
@@ -51,11 +50,9 @@ def plot_variance_parts(table: Table) -> Figure:
     last and hatched; below a line are those whose answers were drawn. A page wide.
     `table` has rows of `variance.split_variance` and `variance.split_sampled_variance`.
     """
-    order = list(_DECODINGS)
-    rows = table.assign(place=table["decoding"].map(order.index))
-    rows = rows.sort_values(
-        ["place", "too_few", "meaning"], ascending=[True, True, False], kind="stable"
-    )
+    place = table["decoding"].map(list(_DECODINGS).index)
+    rows = table.assign(place=place, other_parts=1 - table["meaning"])
+    rows = rows.sort_values(["place", "too_few", "other_parts"], kind="stable")
     n_greedy = (rows["place"] == 0).sum()
     figure, axis = style.subplots(height=0.7 + 0.15 * len(rows))
     y = np.arange(len(rows), dtype=float)
@@ -64,7 +61,7 @@ def plot_variance_parts(table: Table) -> Figure:
     if n_greedy < len(rows):
         axis.axhline(n_greedy - 0.2, color=style.GREY, linewidth=0.6)
     decoded = rows["decoding"].map(_DECODINGS)
-    axis.set_yticks(y, np.array(display_titles(rows["system"])) + decoded)
+    axis.set_yticks(y, display_titles(rows["system"]) + decoded)
     axis.tick_params(axis="y", length=0)
     label = "share of the variance of a decision (line: 95 % interval of meaning's)"
     if rows["too_few"].any():
@@ -76,18 +73,16 @@ def plot_variance_parts(table: Table) -> Figure:
 
 def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     """Draw the parts of each row side by side, and the interval of meaning's."""
-    too_few = rows["too_few"].to_numpy(bool)
+    hatches = rows["too_few"].map({True: "////", False: ""}).tolist()
+    look: style.Look = {"hatch": hatches, "edgecolor": "white", "linewidth": 0}
     left = np.zeros(len(rows))
     for part, colour in style.PART_COLOURS.items():
         width = rows[part].clip(lower=0).to_numpy()
-        bars = axis.barh(
-            y, width, 0.72, left, label=_PART_TITLES[part], color=colour, lw=0
-        )
-        for bar in np.array(bars.patches)[too_few]:
-            bar.set(hatch="////", edgecolor="white", linewidth=0)
+        label = _PART_TITLES[part]
+        axis.barh(y, width, 0.72, left, label=label, color=colour, **look)
         left = left + width
     meaning = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
-    look: style.Look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
+    look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
     style.draw_interval_bars(axis, meaning, "meaning", y, **look)
 
 
@@ -109,13 +104,26 @@ def plot_by_source(table: Table) -> Figure:
         for axis, measure in zip(line, ("frr", "dr"), strict=True):
             style.draw_interval_bars(axis, rows, measure, y, ms=3, color=style.INK)
             style.draw_row_rules(axis)
-            write_shortages(axis, rows, measure)
         line[0].set_title(title)
         line[1].axvline(1, zorder=0, **style.CHANCE_LINE)
+        least = f"n < {MIN_DECISIONS_EACH}"
+        write_shortages(line[1], rows["dr"], rows["too_few_for_dr"], least)
     style.name_rows(axes[0, 0], sources)
     axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
     axes[-1, 1].set(xlabel="DR (0: meaning decides, 1, dotted: chance)", xlim=(0, None))
     return figure
+
+
+def _split_interpretations(table: Table) -> Iterator[tuple[Table, style.Look, float]]:
+    """Yield each interpretation's rows, how they are drawn, and their shift.
+
+    The shift is how far their marks are beside the middle of a row.
+    """
+    shifts = {"relative": -0.14, "clipped": 0.14}
+    for interpretation, colour in style.INTERPRETATION_COLOURS.items():
+        rows = table[table["interpretation"] == interpretation]
+        look: style.Look = {"color": colour, "label": interpretation}
+        yield rows, look, shifts[interpretation]
 
 
 def plot_against_floors(table: Table) -> Figure:
@@ -125,22 +133,22 @@ def plot_against_floors(table: Table) -> Figure:
     """
     relative = table[table["interpretation"] == "relative"].set_index("system")
     figure, axes = make_measure_panels(relative, _FLOOR_PANELS)
-    for interpretation, colour in style.INTERPRETATION_COLOURS.items():
-        rows = table[table["interpretation"] == interpretation].set_index("system")
-        y = np.arange(len(rows)) + _SHIFTS[interpretation]
-        look: style.Look = {"color": colour, "ms": 3}
+    for rows, look, shift in _split_interpretations(table):
+        y = np.arange(len(rows)) + shift
         for axis, measure in zip(axes, _FLOOR_PANELS, strict=True):
-            style.draw_interval_bars(
-                axis, rows, measure, y, label=interpretation, **look
-            )
-        ring: style.Look = look | {"ms": 4.5, "mfc": "none", "elinewidth": 0.7}
+            style.draw_interval_bars(axis, rows, measure, y, ms=3, **look)
+        ring: style.Look = {"ms": 4.5, "mfc": "none", "elinewidth": 0.7}
+        ring["color"] = look["color"]
         style.draw_interval_bars(axes[0], rows, "floor_matched", y, **ring)
     axes[0].set_xlim(0, 1)
     for axis in axes[1:]:
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
-    for axis, measure in zip(axes, _FLOOR_PANELS, strict=True):
-        # What is undefined or rests on few is so in both interpretations.
-        write_shortages(axis, relative, measure)
+    # What is undefined or rests on few is so in both interpretations.
+    too_few = relative["too_few"]
+    few_mixed = relative["n_mixed"].between(1, MIN_MIXED - 1)
+    write_shortages(axes[0], relative["ci"], too_few, f"n < {MIN_REFUSALS}")
+    write_shortages(axes[1], relative["excess"], few_mixed, f"< {MIN_MIXED} clusters")
+    write_shortages(axes[2], relative["excess_matched"], too_few & False, "")
     style.name_lines(figure, axes[1])
     return figure
 
@@ -150,25 +158,28 @@ def plot_ci_correlates(table: Table) -> Figure:
 
     A page wide. `table` is from `covariates.correlate_covariates`.
     """
-    n_covariates = len(covariates.COVARIATE_TITLES)
-    rows = [*covariates.COVARIATE_TITLES, *covariates.SIGNAL_TITLES]
-    names = list(covariates.COVARIATE_TITLES.values())
-    names += [f"{title} (part of CI)" for title in covariates.SIGNAL_TITLES.values()]
-    figure, panels = make_listed_panels(table, names, 3)
+    names = dict(covariates.COVARIATE_TITLES)
+    for signal, title in covariates.SIGNAL_TITLES.items():
+        names[signal] = f"{title} (part of CI)"
+    signals = (len(covariates.COVARIATE_TITLES) - 0.5, len(names) - 0.5)
+    figure, panels = make_listed_panels(table, list(names.values()), 3)
     known = paper_value("r.similarity")
-    limit = covariates.CORRELATION_LIMIT
+    place = list(names).index("similarity")
     diamond: style.Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
     for axis, _, correlations in panels:
-        parts_of_ci = (n_covariates - 0.5, len(rows) - 0.5)
-        axis.axhspan(*parts_of_ci, color=style.PALE, lw=0, zorder=-1)
+        axis.axhspan(*signals, color=style.PALE, lw=0, zorder=-1)
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
-        for x in (-limit, limit):
-            axis.axvline(x, zorder=0, **style.PAPER_LINE)
-        axis.plot(known, rows.index("similarity"), "D", **diamond)
-        for interpretation in style.INTERPRETATION_COLOURS:
-            chosen = correlations[correlations["interpretation"] == interpretation]
-            by_row = chosen.set_index("covariate").loc[rows]
-            _draw_correlations(axis, by_row, interpretation)
+        for side in (-1, 1):
+            limit = side * covariates.CORRELATION_LIMIT
+            axis.axvline(limit, zorder=0, **style.PAPER_LINE)
+        axis.plot(known, place, "D", **diamond)
+        for rows, look, shift in _split_interpretations(correlations):
+            rows = rows.set_index("covariate").loc[list(names)]
+            y = np.arange(len(rows)) + shift
+            style.draw_interval_bars(axis, rows, "r", y, ms=2.5, **look)
+            in_colour = {"va": "center", "color": look["color"]}
+            for height in y[rows["r"].isna()]:
+                style.write_remark(axis, -0.97, height, "undefined", **in_colour)
         too_few = " (few)" if correlations["too_few"].any() else ""
         n = correlations["n"].max()
         axis.set_title(f"{axis.get_title('left')}, n = {n}{too_few}")
@@ -181,16 +192,6 @@ def plot_ci_correlates(table: Table) -> Figure:
     return figure
 
 
-def _draw_correlations(axis: Axes, rows: Table, interpretation: str) -> None:
-    """Draw the correlations in one interpretation, and say which are undefined."""
-    colour = style.INTERPRETATION_COLOURS[interpretation]
-    y = np.arange(len(rows)) + _SHIFTS[interpretation]
-    look: style.Look = {"color": colour, "ms": 2.5, "label": interpretation}
-    style.draw_interval_bars(axis, rows, "r", y, **look)
-    for height in y[rows["r"].isna()]:
-        style.write_remark(axis, -0.97, height, "undefined", va="center", color=colour)
-
-
 def plot_cr_curve(curve: Table) -> Figure:
     """Draw CR, and CR of permuted decisions, against tau, a panel per system.
 
@@ -198,11 +199,14 @@ def plot_cr_curve(curve: Table) -> Figure:
     """
     figure, panels = style.make_system_grid(curve, 3, 1.7)
     figure.supylabel("CR@tau")
-    for axis, _, rows in panels:
+    for axis, _, of_system in panels:
         axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)
-        for interpretation in style.INTERPRETATION_COLOURS:
-            chosen = rows[rows["interpretation"] == interpretation]
-            _draw_cr(axis, chosen, interpretation)
+        for rows, look, _ in _split_interpretations(of_system):
+            tau = rows["tau"]
+            low, high = rows["null_low"], rows["null_high"]
+            axis.fill_between(tau, low, high, color="0.8", lw=0)
+            axis.plot(tau, rows["null"], **style.CHANCE_LINE)
+            axis.plot(tau, rows["cr"], marker="o", ms=1.8, **look)
         axis.set(xlim=(0, 1), ylim=(0, 1.02))
     style.name_lines(figure, axis)
     known = f"dashed: the paper's, {CR_THRESHOLDS[0]:.2f}"
@@ -210,12 +214,3 @@ def plot_cr_curve(curve: Table) -> Figure:
         f"tau ({known}; dotted and grey: chance, and 95 % of its permutations)"
     )
     return figure
-
-
-def _draw_cr(axis: Axes, rows: Table, interpretation: str) -> None:
-    """Draw CR in one interpretation, and what chance gives."""
-    colour = style.INTERPRETATION_COLOURS[interpretation]
-    tau = rows["tau"]
-    axis.fill_between(tau, rows["null_low"], rows["null_high"], color="0.8", lw=0)
-    axis.plot(tau, rows["null"], **style.CHANCE_LINE)
-    axis.plot(tau, rows["cr"], color=colour, marker="o", ms=1.8, label=interpretation)
