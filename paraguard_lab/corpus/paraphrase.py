@@ -12,7 +12,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import chain
 from string import Formatter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -72,48 +71,62 @@ def _word_set(words: str) -> frozenset[str]:
 
 
 _BEFORE_VERB = _word_set(
-    "can could i let's may might must not please shall should they to we who will"
-    " would you"
+    """
+    can could i let's may might must not please shall should they to we who will would
+    you
+    """
 )
 _BEFORE_NOUN = _word_set(
-    "a an any each every her his its my no of our some that the their these this those"
-    " your"
+    """
+    a an any each every her his its my no of our some that the their these this those
+    your
+    """
 )
 _BEFORE_PARTICIPLE = _BEFORE_NOUN | _word_set(
-    "about and as at by for from in on or over to under with"
+    """
+    about and as at by for from in on or over to under with
+    """
 )
 _BEFORE_TO_VERB = _word_set(
-    "able going how like looking me need order steps trying try us used want wants way"
-    " ways where you"
+    """
+    able going how like looking me need order steps trying try us used want wants way
+    ways where you
+    """
 )
 _BE_HAVE = _word_set(
-    "am are be been being get gets getting got had has have having is was were"
+    """
+    am are be been being get gets getting got had has have having is was were
+    """
 )
 _NO_NOUN = _word_set("how why what when where who whether which if that to")
 _NAMES = _word_set("I I'm I'd I've AI")
 _OPENERS = _word_set(
-    "a an any are as at by can could did do does for from generally had has have her"
-    " his how hypothetically i've if imagine in is it its may might my on our should"
-    " some suppose that the their there these this those to was were what when where"
-    " whether which while who why will with without would your"
+    """
+    a an any are as at by can could did do does for from generally had has have her his
+    how hypothetically i've if imagine in is it its may might my on our should some
+    suppose that the their there these this those to was were what when where whether
+    which while who why will with without would your
+    """
 )
 _ORDERS = _word_set(
-    "act add address advise analyse analyze answer apply argue assemble assess assist"
-    " assume brainstorm break build calculate check clarify code come compare compile"
-    " compose conceive conduct construct contrast convert convince correct count craft"
-    " create critique debug define deliver demonstrate describe design detail determine"
-    " develop devise direct discover discuss display do draft draw edit elaborate"
-    " enlighten enlist enumerate establish estimate evaluate examine exemplify expand"
-    " explain explore extract find fix format formulate generate give guess guide help"
-    " hypothesize identify illustrate imagine imitate implement improve inform input"
-    " instruct interpret invent investigate itemize let list make map name narrate"
-    " offer optimize outline paint paraphrase perform plan play point predict prepare"
-    " present pretend process produce program proofread propose provide put quote rank"
-    " rate read recite recommend reflect remind render rephrase report research respond"
-    " review rewrite role-play roleplay scan search select send share show simulate"
-    " sketch solve speak specify spell start state suggest summarise summarize supply"
-    " talk teach tell think trace train transform translate try turn update use verify"
-    " visualize walk write"
+    """
+    act add address advise analyse analyze answer apply argue assemble assess assist
+    assume brainstorm break build calculate check clarify code come compare compile
+    compose conceive conduct construct contrast convert convince correct count craft
+    create critique debug define deliver demonstrate describe design detail determine
+    develop devise direct discover discuss display do draft draw edit elaborate
+    enlighten enlist enumerate establish estimate evaluate examine exemplify expand
+    explain explore extract find fix format formulate generate give guess guide help
+    hypothesize identify illustrate imagine imitate implement improve inform input
+    instruct interpret invent investigate itemize let list make map name narrate offer
+    optimize outline paint paraphrase perform plan play point predict prepare present
+    pretend process produce program proofread propose provide put quote rank rate read
+    recite recommend reflect remind render rephrase report research respond review
+    rewrite role-play roleplay scan search select send share show simulate sketch solve
+    speak specify spell start state suggest summarise summarize supply talk teach tell
+    think trace train transform translate try turn update use verify visualize walk
+    write
+    """
 )
 """Verbs with which a request may begin; other words at the start of a sentence may be
 nouns."""
@@ -402,10 +415,11 @@ def substitute_words(
     others: list[_Place] = []
     for start, end, options in find_substitutions(text, tuple(kept)):
         for places, kinds in ((needed, choice.always), (others, choice.beside)):
-            new_words = (options.get(kind, ()) for kind in kinds)
-            replacements = sorted(set(chain.from_iterable(new_words)))
+            replacements: set[str] = set()
+            for kind in kinds:
+                replacements.update(options.get(kind, ()))
             if replacements:
-                places.append((start, end, replacements))
+                places.append((start, end, sorted(replacements)))
                 break
     count = min(len(others), max(1, round(choice.share * len(others))))
     picked = [others[i] for i in generator.permutation(len(others))[:count]]
@@ -538,15 +552,13 @@ def _lower_first(phrase: str) -> str:
     return phrase[0].lower() + phrase[1:]
 
 
-def paraphrase_by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
+def paraphrase_by_rules(seeds: pd.DataFrame) -> pd.DataFrame:
     """Write candidates for seeds by rules.
 
     Parameters
     ----------
     seeds : pandas.DataFrame
         Columns seed_id, text.
-    seed : int
-        Another seed gives other choices.
 
     Returns
     -------
@@ -556,57 +568,59 @@ def paraphrase_by_rules(seeds: pd.DataFrame, seed: int = SEED) -> pd.DataFrame:
     """
     rows = []
     for seed_id, text in zip(seeds["seed_id"], seeds["text"], strict=True):
-        for strategy, rule, new in paraphrase_text(text, seed):
+        for strategy, rule, new in paraphrase_text(text):
             rows.append((seed_id, strategy, new, rule))
     return pd.DataFrame(rows, columns=["seed_id", "strategy", "text", "rule"])
 
 
-def paraphrase_text(text: str, seed: int = SEED) -> Iterator[tuple[str, str, str]]:
+def paraphrase_text(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield strategy, rule and text of a text's candidates, each when it is wanted."""
     known = {match_key(text)}
     for strategy in TABLE:
-        for rule, new in _write(text, strategy, seed):
+        for rule, new in _write(text, strategy):
             key = match_key(new)
             if key not in known:
                 known.add(key)
                 yield strategy.name, rule, new
 
 
-def _write(text: str, strategy: Strategy, seed: int) -> Iterator[tuple[str, str]]:
+def _write(text: str, strategy: Strategy) -> Iterator[tuple[str, str]]:
     """Yield rule and text of what a strategy's generator writes, repetitions too."""
     if strategy.generator == RULES_GENERATOR:
-        yield from _write_by_rules(text, strategy, seed)
+        yield from _write_by_rules(text, strategy)
     elif strategy.generator:
         function, _ = seams.load_function(strategy.generator, "the generator")
         for new in function(text)[: strategy.max_candidates]:
             yield strategy.name, new
 
 
-def _write_by_rules(
-    text: str, strategy: Strategy, seed: int
-) -> Iterator[tuple[str, str]]:
-    places = [options for _, _, options in find_substitutions(text)]
-    kinds = Counter(chain.from_iterable(places))
+def _write_by_rules(text: str, strategy: Strategy) -> Iterator[tuple[str, str]]:
+    """Yield rule and text of candidates that the rules write in a strategy.
+
+    A strategy with a direction replaces a charged word at least; without one in the
+    text, it has no candidates.
+    """
+    kinds: Counter[str] = Counter()
+    for _, _, options in find_substitutions(text):
+        kinds.update(options.keys())
     is_charged = strategy.direction != 0
     if is_charged and not kinds[strategy.name]:
         return
-    content = f"{seed}\x1f{strategy.name}\x1f{text}".encode()
+    content = f"{SEED}\x1f{strategy.name}\x1f{text}".encode()
     digest = hashlib.sha256(content).digest()
     generator = np.random.default_rng(np.frombuffer(digest, np.uint32))
     shares = _REPLACED_SHARES_BESIDE_CHARGED if is_charged else _REPLACED_SHARES
     bases = _list_bases(text, strategy, kinds, generator)
     for number, (rule, base, kept) in enumerate(bases):
-        tone = _tone(rule)
-        always = [strategy.name] if is_charged else [tone] if tone else []
+        always = [strategy.name] if is_charged else _tones(rule)
         beside = ["lexical"] if always else ["lexical", "formal"]
         choice = Choice(always, beside, shares[number % len(shares)])
         yield rule, substitute_words(base, generator, choice, kept)
 
 
-def _tone(rule: str) -> str:
-    """Return the tone of a rule, "" if it has none."""
-    tone = rule.partition("-")[0]
-    return tone if tone in TONES else ""
+def _tones(rule: str) -> list[str]:
+    """Return the tone of a rule in a list, which is empty if it has none."""
+    return [tone for tone in TONES if rule.partition("-")[0] == tone]
 
 
 def _list_bases(
@@ -614,15 +628,17 @@ def _list_bases(
 ) -> list[_Base]:
     """List what substitutions start from: frames, tones in turn, or the text itself."""
     count = strategy.max_candidates
-    if strategy.name not in _frames():
+    frames = _frames().get(strategy.name)
+    if not frames:
         return [(strategy.name, text, [])] * count
     framed = apply_frames(text, strategy.name)
     bases = [framed[i] for i in generator.permutation(len(framed))]
-    if any(_tone(frame["rule"]) for frame in _frames()[strategy.name]):
+    if any(_tones(frame["rule"]) for frame in frames):
         for tone in TONES:
             if kinds[tone] >= MIN_TONE_WORDS:
                 bases.append((tone, text, []))
-    tones = [_tone(rule) for rule, _, _ in bases]
+    # In turn: the first of each tone, then the second of each, and so on
+    tones = [_tones(rule) for rule, _, _ in bases]
     turns = [tones[:i].count(tone) for i, tone in enumerate(tones)]
     bases = [bases[i] for i in np.argsort(turns, kind="stable")]
     return (bases * count)[:count]

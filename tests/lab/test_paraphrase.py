@@ -325,10 +325,6 @@ def test_rules_write_the_same_again_and_nothing_twice():
     assert not set(first["text"].map(text.match_key)) & set(
         seeds["text"].map(text.match_key)
     )
-    assert (
-        paraphrase.paraphrase_by_rules(seeds, seed=1)["text"].tolist()
-        != first["text"].tolist()
-    )
 
 
 WORDS = st.sampled_from(
