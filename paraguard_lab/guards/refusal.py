@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from paraguard_lab.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.guards.contract import Guard, GuardOptions
-from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Labels, Traces
 from paraguard_utils.stores import CorpusFiles

@@ -19,9 +19,9 @@ import pandas as pd
 from numpy._core.multiarray import scalar
 from pydantic import BeforeValidator, Field
 
+from paraguard_lab.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards.contract import Guard, GuardOptions
-from paraguard_utils.guards.entries import GuardEntry, parse_guard_entry
 from paraguard_utils.models.weights import PackagedFile, locate_weights
 
 _REQUIREMENTS_FILE = "requirements-guards.txt"

@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from paraguard_utils import stores
+from paraguard_utils import seams, stores
 from paraguard_utils.errors import DataError, Missing, SettingsError, UserError
 from paraguard_utils.guards.contract import Guard, GuardOptions, check_probabilities
-from paraguard_utils.guards.makers import load_guard
 from paraguard_utils.schemas import Corpus, Labels
 from paraguard_utils.stores import CorpusFiles, Store, frame_hash
 
@@ -44,6 +43,16 @@ class GuardScores(NamedTuple):
         return self.scores.set_index("prompt_id")["score"]
 
 
+def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
+    """Return a guard by name, loaded by the extension `guard` of the list `loaders`.
+
+    `paraguard_lab.guards.makers.load_guard` says which names there are.
+    """
+    load = seams.load_extension("loaders", "guard")
+    guard: Guard = load(name, options)
+    return guard
+
+
 def ask_guards(
     store: Store,
     corpora: Mapping[str, Corpus],
@@ -63,7 +72,7 @@ def ask_guards(
     corpora : mapping of str to Corpus
         By name; the first is the harmless corpus.
     guards : sequence of str or Guard
-        Guards, or names for `makers.load_guard`.
+        Guards, or names for `load_guard`.
     options : GuardOptions, optional
         How they are loaded.
     needed : str, optional

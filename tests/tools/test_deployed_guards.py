@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from paraguard_lab.core import control_strings
+from paraguard_lab.guards.entries import parse_guard_entry
 from paraguard_tools.guards import (
     deployed,
     endpoints,
@@ -38,7 +39,6 @@ from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import contract, panel
 from paraguard_utils.guards.contract import GuardOptions
-from paraguard_utils.guards.entries import parse_guard_entry
 from paraguard_utils.models import loading
 
 ENTRIES = yaml.safe_load((paths.DATA / "guards.yaml").read_text(encoding="utf-8"))[

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from paraguard_utils import paths, registry, seams
-from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
-from paraguard_utils.guards.entries import (
+from paraguard_lab.guards.entries import (
     FunctionEntry,
     entry_error,
     parse_guard_entry,
 )
+from paraguard_utils import paths, registry, seams
+from paraguard_utils.errors import SettingsError
+from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
 
 MAX_NAME = 100  # characters of a guard's name, which names files
 
