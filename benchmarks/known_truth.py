@@ -57,7 +57,7 @@ def prompts():
     vectors = encoder.stored_vectors(
         stores.CorpusFiles(files, CORPUS), corpus["text"], earlier=True
     )
-    drifts = DriftCache(traces, files.read("tokens", prompting.model_of_system(SYSTEM)))
+    drifts = DriftCache(files.read("tokens", prompting.model_of_system(SYSTEM)))
     logs = {
         "perplexity": signals.trace_perplexity(traces),
         "length": traces["user_end"] - traces["user_start"],
@@ -99,8 +99,8 @@ def worlds(cell):
         )
         scoring = Scoring(without_prob_shift(PAPER_WEIGHTS))
         system = System(SYSTEM, corpus, labels, once, scoring, traces=traces)
-        pairs = signals.compute_pairs(system, vectors, drifts)
-        system = replace(system, pairs=pairs)
+        system = replace(system, drifts=drifts)
+        system = replace(system, pairs=signals.compute_pairs(system, vectors))
         system = replace(system, scores=confusion.score_prompts(system))
         values = validity.estimate_measures(system)
         found.append([values[name][0] for name in predictions.MEASURE_TITLES])

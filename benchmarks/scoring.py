@@ -27,6 +27,7 @@ import pandas as pd
 from paraguard_lab.analysis import chance
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import N_RESAMPLES, ClusterBootstrap
@@ -124,7 +125,8 @@ def measure(n, resamples, with_chance):
 
     before = time.process_time()
     clusters = timed("resamples", ClusterBootstrap, corpus["cluster_id"], resamples)
-    system = System(SYSTEM, corpus, labels, clusters, traces=traces, tokens=tokens)
+    drifts = DriftCache(tokens)
+    system = System(SYSTEM, corpus, labels, clusters, traces=traces, drifts=drifts)
     pairs = timed("pairs", signals.compute_pairs, system, vectors)
     system = replace(system, pairs=pairs)
     scores = timed("prompt_scores", confusion.score_prompts, system)

@@ -40,11 +40,11 @@ from nltk.stem import PorterStemmer
 from textblob import TextBlob
 
 from paraguard_lab.analysis import predictions, validity
+from paraguard_lab.core.disagreement import cluster_profiles, disagreement_parts
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.models import encoder, loading, prompting, trace_store
 
@@ -182,8 +182,9 @@ def measured(task):
             {"prompt_id": corpus["prompt_id"], "label": turned(chosen, noise, rng)}
         )
         clusters = ClusterBootstrap(ids, RESAMPLES, repeat)
-        one = replace(System.of(system, corpus, labels, clusters), traces=traces)
-        one = replace(one, pairs=signals.compute_pairs(one, vectors, drifts))
+        one = System.of(system, corpus, labels, clusters)
+        one = replace(one, traces=traces, drifts=drifts)
+        one = replace(one, pairs=signals.compute_pairs(one, vectors))
         one = replace(one, scores=confusion.score_prompts(one))
         found.append(validity.estimate_measures(one))
         expected.append(expected_ratio(corpus, chosen, noise))
@@ -206,8 +207,8 @@ def expected_ratio(corpus, label, noise):
     probabilities shrink towards 1/2.
     """
     system = System.of("t", corpus, pd.DataFrame({"label": label}))
-    alike = disagreement.cluster_profiles(system.decided)
-    within, between, _ = disagreement.disagreement_parts(
+    alike = cluster_profiles(system.decided)
+    within, between, _ = disagreement_parts(
         alike["n"], alike["rejected"], alike["times"]
     )
     mixed, keep = 2 * noise * (1 - noise), (1 - 2 * noise) ** 2
@@ -236,7 +237,7 @@ def main():
     traces = store.read(
         "traces", NAME, prompting.make_system_name(model, SYSTEM_PROMPT)
     )
-    drifts = DriftCache(traces, store.read("tokens", model))
+    drifts = DriftCache(store.read("tokens", model))
     vectors = encoder.encode_texts(corpus["text"])
     given = itertools.product(decided, OVERLAPS, NOISE)
     tasks = [

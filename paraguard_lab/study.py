@@ -25,7 +25,6 @@ from paraguard_lab.settings import (
 )
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import guarded, pipeline
-from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
@@ -245,7 +244,6 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
 
     def score_guards(self, measured: Mapping[str, System]) -> list[System]:
         """Score the guards of Table 3 as 05 does, without writing or rounding."""
-        drifts = {}
         guards: list[System] = []
         if not self.has_table("table3_guards"):
             return guards
@@ -253,11 +251,9 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
             reference = measured.get(row.reference)
             if row.system in measured or reference is None:
                 continue
-            if row.reference not in drifts:
-                drifts[row.reference] = DriftCache(reference.traces, reference.tokens)
             labels = labelling.read_decisions(self.files, row.system)
             guard = reference.with_labels(labels, row.system)
-            guard = pipeline.compute_scores(self.files, guard, drifts[row.reference])
+            guard = pipeline.compute_scores(self.files, guard)
             guards.append(guard)
         return guards
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.analysis.confusion import score_prompts
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 
@@ -88,9 +89,11 @@ def world(labels, clusters, seed=0):
     )
 
 
-def system(corpus, labels, clusters=None, **frames):
+def system(corpus, labels, clusters=None, tokens=None, **frames):
     """Return a system `mine` with these frames, as a store would hold it."""
     made = System.of("mine", corpus, labels, clusters)
+    if tokens is not None:
+        made = replace(made, drifts=DriftCache(tokens))
     return replace(made, **frames)
 
 

@@ -12,7 +12,6 @@ from paraguard_lab.analysis.excess import (
     without_prob_shift,
 )
 from paraguard_utils.analysis import signals
-from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
@@ -472,7 +471,7 @@ def compare_with_chance(
     Parameters
     ----------
     system : System
-        With traces, tokens and pairs. Permutations have the seed of its clusters.
+        With traces, drifts and pairs. Permutations have the seed of its clusters.
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors of its prompts.
 
@@ -491,9 +490,8 @@ def compare_with_chance(
     """
     pairs = add_matching_columns(system.pairs, describe_wording(system))
     candidates = find_candidates(system, vectors)
-    drifts = DriftCache(system.traces, system.tokens)
     first, second = candidates.pairs
-    compared = signals.compute_signals(system.traces, drifts, first, second)
+    compared = signals.compute_signals(system.traces, system.drifts, first, second)
     scores = [
         signals.score_pairs(compared, system.scoring.weights, interpretation)
         for interpretation in PPL_INTERPRETATIONS

@@ -22,7 +22,6 @@ from paraguard_lab.analysis.surrogate import (
 )
 from paraguard_lab.analysis.validity import MIN_RANKED_SYSTEMS, rank_correlation
 from paraguard_utils.analysis import confusion, signals
-from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import CI_COLUMNS, System
 from paraguard_utils.core.estimates import (
     MIN_REFUSALS,
@@ -105,7 +104,7 @@ def compare_with_surrogates(
     files : CorpusFiles
         Where the sentence vectors are.
     systems : mapping of str to System
-        With traces and tokens.
+        With traces and drifts.
     samples : mapping of str to DataFrame
         Drawn answers by system, which is compared on these prompts as well.
 
@@ -148,9 +147,7 @@ def _compare(
     samples: pd.DataFrame | None = None,
 ) -> list[SurrogateComparison]:
     """Score one system at every setting and in both interpretations."""
-    own_drifts = DriftCache(system.traces, system.tokens)
-    drifts = DriftCache(surrogate.traces, surrogate.tokens)
-    usual = _score(system, vectors, own_drifts)
+    usual = _score(system, vectors)
     own_estimates = {
         interpretation: excess.estimate_scored(usual, interpretation)
         for interpretation in CI_COLUMNS
@@ -163,7 +160,8 @@ def _compare(
             system.traces, level, surrogate.traces, samples if drawn else None, top
         )
         # What has no signals is in no pair; isolation counts its decision.
-        scored = _score(replace(system, traces=traces), vectors, drifts)
+        filled = replace(system, traces=traces, drifts=surrogate.drifts)
+        scored = _score(filled, vectors)
         for interpretation, column in CI_COLUMNS.items():
             n, rho = _correlate_ranks(usual, scored, column)
             compared.append(
@@ -182,9 +180,9 @@ def _compare(
     return compared
 
 
-def _score(system: System, vectors: np.ndarray, drifts: DriftCache) -> System:
+def _score(system: System, vectors: np.ndarray) -> System:
     """Return a system with pairs and scores."""
-    system = replace(system, pairs=signals.compute_pairs(system, vectors, drifts))
+    system = replace(system, pairs=signals.compute_pairs(system, vectors))
     return replace(system, scores=confusion.score_prompts(system))
 
 

@@ -106,11 +106,11 @@ def pairs_for_settings(files: CorpusFiles, system: System) -> pd.DataFrame:
     place = pd.Series(np.arange(len(prompts)), prompts["prompt_id"])
     first = place[pairs.loc[is_usual, "centre_id"]].to_numpy()
     second = place[pairs.loc[is_usual, "neighbour_id"]].to_numpy()
-    centred = DriftCache(system.traces, centre_tokens(system.tokens))
+    centred = DriftCache(centre_tokens(system.drifts.tokens))
     texts = prompts["text"].to_numpy()
     in_encoder = encoder_drifts(files, texts[first], texts[second])
     pairs[["drift_centred", "drift_encoder"]] = np.nan
-    pairs.loc[is_usual, "drift_centred"] = centred(first, second)
+    pairs.loc[is_usual, "drift_centred"] = centred(system.traces, first, second)
     pairs.loc[is_usual, "drift_encoder"] = in_encoder
     perplexities = signals.trace_perplexity(system.traces)
     return prepare_pairs(pairs, prompts, perplexities)
@@ -354,7 +354,7 @@ def vary_labeller(
     ----------
     files : CorpusFiles
     systems : iterable of System
-        With traces and tokens.
+        With traces and drifts.
 
     Returns
     -------
@@ -366,7 +366,6 @@ def vary_labeller(
     for labeller in labelling.LABELLERS:
         estimates[labeller] = {}
     for system in systems:
-        drifts = DriftCache(system.traces, system.tokens)
         for labeller, by_system in estimates.items():
             if labeller == "judge" and not files.has("verdicts", system.name):
                 continue
@@ -377,7 +376,7 @@ def vary_labeller(
             if labeller == "aside" and not stopped:
                 continue
             relabelled = system.with_labels(labels)
-            scored = pipeline.compute_scores(files, relabelled, drifts)
+            scored = pipeline.compute_scores(files, relabelled)
             by_system[system.name] = {
                 "n": len(scored.rejections),
                 **confusion.estimate_rates(scored),

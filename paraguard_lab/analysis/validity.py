@@ -93,7 +93,7 @@ def validity_row(system: System, vectors: np.ndarray) -> dict[str, object]:
     Parameters
     ----------
     system : System
-        With traces and tokens.
+        With traces and drifts.
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors of its prompts.
 

@@ -488,9 +488,10 @@ def _score_twins(
     for system in decided:
         name = reference if system.name in guards else system.name
         traces, model = pipeline.read_scoring_traces(files, name, system.prompts)
-        drifts = DriftCache(traces, files.store.read_earlier("tokens", model))
-        system = replace(system, scoring=settings.scoring(), traces=traces)
-        scored.append(pipeline.compute_scores(files, system, drifts))
+        drifts = DriftCache(files.store.read_earlier("tokens", model))
+        asked = replace(system, scoring=settings.scoring(), traces=traces)
+        asked = replace(asked, drifts=drifts)
+        scored.append(pipeline.compute_scores(files, asked))
     return scored
 
 

@@ -24,7 +24,7 @@ from paraguard_utils import schemas, text, unsafe
 from paraguard_utils.analysis import drift, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import estimates, vectors
+from paraguard_utils.core import estimates
 from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.schemas import Corpus
@@ -98,7 +98,7 @@ def collect_explorer_data(
     systems = []
     rejections = []
     for number, (name, system) in enumerate(data.items()):
-        rows = drift.find_token_rows(system.traces, system.tokens)
+        rows = drift.find_token_rows(system.traces, system.drifts.tokens)
         near = _list_neighbours(system, rows, place)
         systems.append(_describe_system(system, about.titles[name], rows, near))
         for rejection in _list_rejections(system, near, place):
@@ -134,7 +134,7 @@ def _describe_system(
         "title": title,
         "answers": [None if pd.isna(answer) else answer for answer in answers],
         "labels": [schemas.LABELS.index(label) for label in system.labels["label"]],
-        "tokens": system.tokens["text"].iloc[used].tolist(),
+        "tokens": system.drifts.tokens["text"].iloc[used].tolist(),
         "words": words,
     }
 
@@ -198,7 +198,7 @@ def _list_neighbours(
     for interpretation in PPL_INTERPRETATIONS:
         scores = signals.score_pairs(pairs, system.scoring.weights, interpretation)
         near[f"score_{interpretation}"] = scores.round(4)
-    embeddings = vectors.normalize_rows(np.stack(system.tokens["embedding"].to_numpy()))
+    embeddings = system.drifts.units
     nearest = []
     hundredths = []
     for centre, neighbour in zip(near["centre"], near["neighbour"], strict=True):

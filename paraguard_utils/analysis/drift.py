@@ -1,13 +1,13 @@
-"""Drift between the prompts of one model, each pair computed once.
+"""Drift between texts of one model's tokens, each pair computed once.
 
 The formula is `core.signals.drift`; this module applies it to many pairs at a time
 (`docs/method.md`, Neighbours, signals, score).
 """
 
-import itertools
-import operator
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.schemas import Tokens, Traces
@@ -24,49 +24,64 @@ def find_token_rows(traces: Traces, tokens: Tokens) -> list[np.ndarray]:
 
     A word that has no row is a KeyError.
     """
-    row_of = {token: row for row, token in enumerate(tokens["token_id"].tolist())}
-    rows = []
-    for ids in select_own_words(traces, "token_ids"):
-        rows.append(np.array([row_of[token] for token in ids.tolist()], int))
-    return rows
+    words = select_own_words(traces, "token_ids")
+    row_of = pd.Series(range(len(tokens)), tokens["token_id"])
+    rows = row_of.loc[np.concatenate([[], *words]).astype(int)].to_numpy()
+    ends = np.cumsum([len(own) for own in words])
+    return np.split(rows, ends[:-1])
 
 
 class DriftCache:
-    """Drift of pairs of prompts, which it keeps: labels only decide which are compared.
+    """Drift of pairs of prompts under one model.
+
+    It keeps what it computes: neither labels nor system prompts change it.
 
     Parameters
     ----------
-    traces : Traces
-        Of n prompts under one model.
     tokens : Tokens
-        The embeddings of that model's tokens.
+        The embeddings of the model's tokens.
     """
 
-    def __init__(self, traces: Traces, tokens: Tokens) -> None:
-        self.rows = find_token_rows(traces, tokens)
-        self.units = normalize_rows(np.stack(tokens["embedding"].to_numpy()))
-        self._drifts: dict[tuple[int, int], float] = {}
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self._drifts: dict[tuple[bytes, bytes], float] = {}  # by the words of a pair
 
-    def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return Drift, in [0, 1], of pairs of row numbers; all of shape (m,)."""
+    @cached_property
+    def units(self) -> np.ndarray:
+        """The embeddings at unit length, shape (tokens, d)."""
+        return normalize_rows(np.stack(self.tokens["embedding"].to_numpy()))
+
+    def __call__(self, traces: Traces, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Return Drift, in [0, 1], of pairs of row numbers; all of shape (m,).
+
+        A word of the traces that has no embedding is a KeyError.
+        """
+        rows = find_token_rows(traces, self.tokens)
+        words = [own.tobytes() for own in rows]
         # Drift is symmetric
         firsts = np.minimum(a, b).tolist()
         seconds = np.maximum(a, b).tolist()
         pairs = list(zip(firsts, seconds, strict=True))
-        missing = sorted(set(pairs) - self._drifts.keys())
-        for first, group in itertools.groupby(missing, key=operator.itemgetter(0)):
-            others = [second for _, second in group]
-            for other, drift in zip(others, self._compare(first, others), strict=True):
-                self._drifts[first, other] = drift
-        return np.array([self._drifts[pair] for pair in pairs], float)
+        missing: dict[int, list[int]] = {}
+        for first, second in sorted(set(pairs)):
+            if (words[first], words[second]) not in self._drifts:
+                missing.setdefault(first, []).append(second)
+        for first, others in missing.items():
+            drifts = self._compare(rows[first], [rows[other] for other in others])
+            for other, drift in zip(others, drifts, strict=True):
+                self._drifts[words[first], words[other]] = drift
+        kept = [self._drifts[words[first], words[second]] for first, second in pairs]
+        return np.array(kept, float)
 
-    def _compare(self, prompt: int, others: list[int]) -> np.ndarray:
-        """Compute Drift of a prompt and each of some others, in one product."""
-        rows = [self.rows[other] for other in others]
-        lengths = np.array([len(own) for own in rows])
+    def _compare(self, own: np.ndarray, others: list[np.ndarray]) -> np.ndarray:
+        """Compute Drift of a prompt and each of some others, in one product.
+
+        They are given by the rows of their words.
+        """
+        lengths = np.array([len(rows) for rows in others])
         starts = np.cumsum(lengths) - lengths
-        distinct, place = np.unique(np.concatenate(rows), return_inverse=True)
-        cosines = self.units[self.rows[prompt]] @ self.units[distinct].T
+        distinct, place = np.unique(np.concatenate(others), return_inverse=True)
+        cosines = self.units[own] @ self.units[distinct].T
         # Own tokens by the tokens of all others, one prompt after the other
         cosines = cosines[:, place]
         # The best match of each own token in every other prompt, and the reverse

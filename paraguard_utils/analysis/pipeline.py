@@ -93,32 +93,24 @@ def open_system(
         settings.scoring(),
         settings.labeller,
         traces,
-        files.store.read_earlier("tokens", model),
+        DriftCache(files.store.read_earlier("tokens", model)),
         token_model=model,
     )
 
 
-def compute_scores(
-    files: CorpusFiles, system: System, drifts: DriftCache | None = None
-) -> System:
-    """Return a system with its pairs and scores, computed from traces and labels.
-
-    `drifts`, of the same traces, is worth passing if several systems share them.
-    """
+def compute_scores(files: CorpusFiles, system: System) -> System:
+    """Return a system with its pairs and scores, computed from traces and labels."""
     texts = system.prompts["text"].tolist()
     vectors = encoder.stored_vectors(files, texts, earlier=True)
-    with_pairs = replace(system, pairs=compute_pairs(system, vectors, drifts))
+    with_pairs = replace(system, pairs=compute_pairs(system, vectors))
     return replace(with_pairs, scores=score_prompts(with_pairs))
 
 
 def score_system(
-    files: CorpusFiles,
-    system: System,
-    settings: AnalysisSettings,
-    drifts: DriftCache | None = None,
+    files: CorpusFiles, system: System, settings: AnalysisSettings
 ) -> System:
     """Compute a system's pairs and scores (`compute_scores`), and write both."""
-    scored = compute_scores(files, system, drifts)
+    scored = compute_scores(files, system)
     options = ScoreOptions.of(system.scoring, system.labeller).model_dump()
     meta = settings.model_copy(update=options).meta(
         corpus=system.prompts,
@@ -156,11 +148,10 @@ def score_guards(
 
     `labels` holds each guard's decisions on the reference's prompts, by name.
     """
-    drifts = DriftCache(reference.traces, reference.tokens)
     scored: dict[str, System] = {}
     for name, decisions in labels.items():
         guard = reference.with_labels(decisions, name)
-        scored[name] = score_system(files, guard, settings, drifts)
+        scored[name] = score_system(files, guard, settings)
     return scored
 
 
@@ -182,6 +173,7 @@ def read_systems(
         is of other answers, labels, pairs or another corpus.
     """
     systems: dict[str, System] = {}
+    drifts: dict[str, DriftCache] = {}
     for name in names:
         scores = files.read("scores", name)
         path = files.path("scores", name)
@@ -199,6 +191,8 @@ def read_systems(
         if settings and "labeller" in settings.model_fields_set:
             wanted = known.model_copy(update={"labeller": settings.labeller})
         system = open_system(files, name, wanted, clusters)
+        shared = drifts.setdefault(system.token_model, system.drifts)
+        system = replace(system, drifts=shared)
         if wanted == known:
             system = replace(system, pairs=files.read("pairs", name), scores=scores)
             _check_scores(system, where)

@@ -53,12 +53,7 @@ def has_first_token(traces: Traces) -> np.ndarray:
     return np.array(marks, bool)
 
 
-def compute_pairs(
-    system: System,
-    vectors: np.ndarray,
-    drifts: DriftCache | None = None,
-    k: int | None = None,
-) -> Pairs:
+def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> Pairs:
     """Compare every scored prompt with accepted ones: its k nearest, and its cluster's.
 
     Prompts without signals (`has_signals`) are in no pair.
@@ -66,11 +61,9 @@ def compute_pairs(
     Parameters
     ----------
     system : System
-        With traces, and with tokens unless `drifts` is given.
+        With traces and drifts.
     vectors : numpy.ndarray, shape (n, d)
         Sentence vectors of its prompts.
-    drifts : DriftCache
-        Drift under these traces, to share between calls.
     k : int
         By default that of the system's scoring.
 
@@ -83,8 +76,6 @@ def compute_pairs(
     traces = system.traces
     if k is None:
         k = system.scoring.k
-    if drifts is None:
-        drifts = DriftCache(traces, system.tokens)
     ids = system.prompts["prompt_id"].to_numpy()
     cluster = system.prompts["cluster_id"].to_numpy()
     label = system.labels["label"].to_numpy()
@@ -113,7 +104,7 @@ def compute_pairs(
             "same_cluster": cluster[a] == cluster[b],
         }
     )
-    signals = compute_signals(traces, drifts, a, b)
+    signals = compute_signals(traces, system.drifts, a, b)
     return pd.concat([about, rows[["rank", "similarity"]], signals], axis=1)
 
 
@@ -145,7 +136,7 @@ def compute_signals(
     ----------
     traces : Traces
     drifts : DriftCache
-        Drift between the prompts of these traces.
+        Of the model whose tokens the traces hold.
     a, b : numpy.ndarray of int, shape (m,)
         Row numbers of the prompts compared.
 
@@ -164,7 +155,7 @@ def compute_signals(
     ppl = trace_perplexity(traces)
     return pd.DataFrame(
         {
-            "drift": drifts(a, b),
+            "drift": drifts(traces, a, b),
             "prob_shift": shifts,
             "ppl_relative": core.ppl_relative(ppl[a], ppl[b]),
             "ppl_clipped": core.ppl_clipped(ppl[a], ppl[b]),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.decisions import as_refused
@@ -17,7 +18,6 @@ from paraguard_utils.schemas import (
     Labels,
     Pairs,
     Scores,
-    Tokens,
     Traces,
     select_prompts,
 )
@@ -45,9 +45,11 @@ class System:
         How its pairs are scored.
     labeller : str
         What read its answers (`labels.labelling`).
-    traces, tokens, pairs, scores : DataFrame or None
+    traces, pairs, scores : DataFrame or None
         What a store holds of it; traces have the order of the prompts. A guard has the
-        traces and tokens of a chat system. None if they were not read.
+        traces and drifts of a chat system. None if they were not read.
+    drifts : DriftCache or None
+        Drift of pairs of prompts under the model whose tokens the traces hold.
     token_model : str
         The model whose tokens the traces hold, usually its own.
 
@@ -71,7 +73,7 @@ class System:
     labeller: str = "combined"
     # Typed as if they were always there: functions say which of these they need.
     traces: Traces = None  # type: ignore[assignment]
-    tokens: Tokens = None  # type: ignore[assignment]
+    drifts: DriftCache = None  # type: ignore[assignment]
     pairs: Pairs = None  # type: ignore[assignment]
     scores: Scores = None  # type: ignore[assignment]
     token_model: str = ""

@@ -1053,7 +1053,7 @@ def test_permutations_are_the_deals_inside_clusters():
     given = {prompt.id for prompt in two.prompts.values() if prompt.label == "reject"}
 
     near = chance.find_candidates(two.system, two.vectors)
-    drifts = DriftCache(two.traces, two.tokens)
+    drifts = DriftCache(two.tokens)
     signal = signals.compute_signals(two.traces, drifts, *near.pairs)
     scores = np.column_stack(
         [

@@ -12,6 +12,7 @@ from paraguard_lab.analysis import comparisons
 from paraguard_lab.report import findings as lab_findings
 from paraguard_lab.report import review
 from paraguard_utils.analysis.confusion import score_prompts
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
@@ -69,7 +70,8 @@ def test_confused_refusals_show_the_nearest_accepted_paraphrase():
     corpus, vectors, traces, labels, tokens = world(answers, list("aaaaabbc"))
     corpus.loc[0, "text"] = '=HYPERLINK("x")'
     labels = labels.assign(response="-1", kind="policy", p_refusal=0.95)
-    system = replace(System.of("t", corpus, labels), traces=traces, tokens=tokens)
+    system = replace(System.of("t", corpus, labels), traces=traces)
+    system = replace(system, drifts=DriftCache(tokens))
     pairs = compute_pairs(system, vectors)
     scores = score_prompts(replace(system, pairs=pairs))
     system = replace(system, pairs=pairs, scores=scores)

@@ -16,7 +16,6 @@ from paraguard_lab.analysis import predictions, proxies, surrogate
 from paraguard_lab.labels import follow_ups
 from paraguard_utils import settings, stores
 from paraguard_utils.analysis import confusion, pipeline, signals
-from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import Estimate
 from paraguard_utils.core.signals import PAPER_WEIGHTS, prob_shifts
@@ -251,9 +250,8 @@ def test_what_is_left_out_is_in_no_pair_and_still_decided():
             np.empty(0),
         )
     made = surrogate.fill_from_surrogate(told, surrogate.LEVEL_ANSWER_TOKENS, traces)
-    drifts = DriftCache(traces, tokens)
-    system = worlds.system(corpus, labels, traces=made)
-    pairs = signals.compute_pairs(system, vectors, drifts)
+    system = worlds.system(corpus, labels, traces=made, tokens=tokens)
+    pairs = signals.compute_pairs(system, vectors)
     system = replace(system, pairs=pairs)
     system = replace(system, scores=confusion.score_prompts(system))
     scores = system.scores
@@ -273,7 +271,6 @@ def test_nothing_lent_is_nothing_changed():
     with themselves.
     """
     corpus, vectors, traces, labels, tokens = world(LABELS, CLUSTERS)
-    drifts = DriftCache(traces, tokens)
     system = worlds.system(corpus, labels, traces=traces, tokens=tokens)
     usual = signals.compute_pairs(system, vectors)
     for level in surrogate.DISCLOSURE_LEVELS:
@@ -282,9 +279,7 @@ def test_nothing_lent_is_nothing_changed():
         )
         assert signals.has_signals(made).all()
         other = replace(system, traces=made)
-        pd.testing.assert_frame_equal(
-            signals.compute_pairs(other, vectors, drifts), usual
-        )
+        pd.testing.assert_frame_equal(signals.compute_pairs(other, vectors), usual)
 
 
 def compared(name, ci, lender="s--x", interpretation="relative", told=None, n=30):
@@ -404,15 +399,13 @@ def test_recorded_systems_as_if_less_were_known(recorded_corpus):
         frame.loc[part.index].reset_index(drop=True)
         for frame in (scored[name].traces, scored[name].labels)
     ]
-    lent, tokens = (
-        scored[lender].traces.loc[part.index].reset_index(drop=True),
-        scored[lender].tokens,
-    )
+    lent = scored[lender].traces.loc[part.index].reset_index(drop=True)
     made = surrogate.fill_from_surrogate(
         too_few[0], surrogate.LEVEL_TEXT, lent, draws[name]
     )
     asked = worlds.system(part.reset_index(drop=True), too_few[1], traces=made)
-    pairs = signals.compute_pairs(asked, vectors, DriftCache(lent, tokens))
+    asked = replace(asked, drifts=scored[lender].drifts)
+    pairs = signals.compute_pairs(asked, vectors)
     near = pairs[
         (pairs["centre_label"] == "reject") & signals.is_ranked(pairs, N_NEIGHBOURS)
     ]

@@ -206,7 +206,7 @@ def make_world():
             ClusterBootstrap(corpus["cluster_id"]),
             Scoring(k=2),
             traces=traces,
-            tokens=tokens,
+            drifts=drift.DriftCache(tokens),
             pairs=pairs,
         )
         data[name] = replace(system, scores=confusion.score_prompts(system))
@@ -1169,8 +1169,8 @@ def test_tokens_are_aligned_as_drift_does(world):
     content = explorer.collect_explorer_data(corpus, data, about)
     assert len(content["rejections"]) == 6
     rows, table = (
-        drift.find_token_rows(own.traces, own.tokens),
-        normalize_rows(np.stack(own.tokens["embedding"].to_numpy())),
+        drift.find_token_rows(own.traces, own.drifts.tokens),
+        normalize_rows(np.stack(own.drifts.tokens["embedding"].to_numpy())),
     )
     for rejection in content["rejections"]:
         for at, *_, nearest, hundredths in rejection["near"]:

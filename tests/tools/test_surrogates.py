@@ -7,6 +7,7 @@ import pytest
 from paraguard_lab.analysis import surrogate
 from paraguard_utils import stores
 from paraguard_utils.analysis import pipeline, signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.signals import prob_shifts
 from paraguard_utils.errors import Missing
@@ -60,7 +61,8 @@ def test_a_served_system_is_scored_with_what_a_surrogate_completes(
     labels = surrogate.align_traces(record.read("labels", f"{MODEL}--safety"), ids)
     clusters = System.of(SERVED, prompts, labels).clusters
     tokens = live.store.read_earlier("tokens", model)
-    system = System(SERVED, prompts, labels, clusters, traces=completed, tokens=tokens)
+    drifts = DriftCache(tokens)
+    system = System(SERVED, prompts, labels, clusters, traces=completed, drifts=drifts)
     scored = pipeline.compute_scores(live, system)
     rejected = scored.scores["label"] == "reject"
     assert scored.pairs["drift"].notna().all()

@@ -13,6 +13,7 @@ from worlds import world
 
 from paraguard_utils import stores
 from paraguard_utils.analysis import cohorts, confusion, signals
+from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import estimate_confusion
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -26,7 +27,7 @@ def summary(corpus, vectors, traces, labels, tokens, interpretation="relative", 
     """Return the scored system `t`, its pairs and scores, and its row."""
     clusters = ClusterBootstrap(corpus["cluster_id"], resamples=200)
     system = System("t", corpus, labels, clusters, Scoring(k=k))
-    system = replace(system, traces=traces, tokens=tokens)
+    system = replace(system, traces=traces, drifts=DriftCache(tokens))
     system = replace(system, pairs=signals.compute_pairs(system, vectors))
     system = replace(system, scores=confusion.score_prompts(system))
     row = confusion.system_row(system, interpretation)
@@ -318,7 +319,8 @@ def test_pairs_by_hand():
             "tail_mass": 0.1,
         }
     )
-    system = replace(System.of("t", corpus, labels), traces=traces, tokens=tokens)
+    system = replace(System.of("t", corpus, labels), traces=traces)
+    system = replace(system, drifts=DriftCache(tokens))
     found = signals.compute_pairs(system, vectors, k=2)
     found = found.set_index(["centre_id", "neighbour_id"])
     # cosines of r: c 2/sqrt(5) = 0.894, a 1/sqrt(2) = 0.707, b 0; k = 2 ranks c and a,

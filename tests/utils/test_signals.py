@@ -271,7 +271,7 @@ def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
     traces, tokens = asked(prompts, seed)
     a, b = np.divmod(np.arange(len(prompts) ** 2), len(prompts))
     with mock.patch("paraguard_utils.core.vectors.BLOCK_ROWS", batch):
-        found = signals.compute_signals(traces, DriftCache(traces, tokens), a, b)
+        found = signals.compute_signals(traces, DriftCache(tokens), a, b)
     np.testing.assert_allclose(
         found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
     )
@@ -282,7 +282,7 @@ def test_signals_of_many_pairs_are_those_of_each_pair(prompts, seed, batch):
 def test_signals_of_one_pair_and_of_none(m):
     traces, tokens = asked([([0, 1], [1, 2]), ([1], [2, 3])], seed=1)
     a, b = np.array([1])[:m], np.array([0])[:m]
-    found = signals.compute_signals(traces, DriftCache(traces, tokens), a, b)
+    found = signals.compute_signals(traces, DriftCache(tokens), a, b)
     np.testing.assert_allclose(
         found.to_numpy(), one_by_one(traces, tokens, a, b), rtol=0, atol=1e-12
     )
@@ -298,7 +298,8 @@ def test_signals_of_one_pair_and_of_none(m):
 def test_a_word_without_a_vector_is_an_error():
     traces, tokens = asked([([0], [1]), ([1], [1])], seed=1)
     with pytest.raises(KeyError):
-        DriftCache(traces, tokens[tokens["token_id"] != 1])
+        known = tokens[tokens["token_id"] != 1]
+        DriftCache(known)(traces, np.array([0]), np.array([0]))
 
 
 def test_drift_is_computed_once_a_pair(monkeypatch):
@@ -309,13 +310,13 @@ def test_drift_is_computed_once_a_pair(monkeypatch):
         "_compare",
         lambda own, a, others: computed.extend(others) or plain(own, a, others),
     )
-    drifts = DriftCache(traces, tokens)
-    first = drifts(np.array([0, 1, 2]), np.array([2, 3, 0]))
-    again = drifts(np.array([1, 4, 0]), np.array([3, 5, 2]))
+    drifts = DriftCache(tokens)
+    first = drifts(traces, np.array([0, 1, 2]), np.array([2, 3, 0]))
+    again = drifts(traces, np.array([1, 4, 0]), np.array([3, 5, 2]))
     assert (
         len(computed) == 3
         and (first[[1, 0]] == again[[0, 2]]).all()
         and first[0] == first[2]
     )
-    fresh = DriftCache(traces, tokens)(np.array([5, 2]), np.array([4, 0]))
+    fresh = DriftCache(tokens)(traces, np.array([5, 2]), np.array([4, 0]))
     np.testing.assert_allclose(fresh, again[1:], rtol=0, atol=1e-12)
