@@ -50,6 +50,7 @@ from scipy.stats import norm
 
 from paraguard_lab.analysis import chance, near_identical, variance
 from paraguard_lab.analysis.excess import cluster_excess
+from paraguard_lab.core.disagreement import cluster_profiles
 from paraguard_lab.report import findings
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
@@ -268,9 +269,7 @@ def ratio_rows(cell):
     for world_number in range(worlds):
         n = rng.integers(*SIZES[size], number)
         refused = rng.binomial(n, norm.cdf(location + spread * rng.normal(size=number)))
-        alike = disagreement.cluster_profiles(
-            pd.DataFrame({"n": n, "rejected": refused})
-        )
+        alike = cluster_profiles(pd.DataFrame({"n": n, "rejected": refused}))
         clusters = ClusterBootstrap(
             alike.index, seed=world_number, multiplicity=alike["times"]
         )

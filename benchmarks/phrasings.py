@@ -38,6 +38,7 @@ from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import rephrasing, triggers
 from paraguard_lab.core import label_noise
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.rephrasing import too_few_for_odds
 from paraguard_lab.corpus import charged
 from paraguard_utils import stores
@@ -251,9 +252,7 @@ def _redrawn(n, labelled, shares, rng):
     """
     chance = np.where(labelled, shares[0], shares[1])
     refused = [(rng.random(labelled.shape) < chance).sum(axis=1) for _ in range(20)]
-    return float(
-        np.mean([disagreement.disagreement_parts(n, one)[2] for one in refused])
-    )
+    return float(np.mean([disagreement_parts(n, one)[2] for one in refused]))
 
 
 def _powered(n, labelled, true, chosen):
@@ -266,9 +265,7 @@ def _powered(n, labelled, true, chosen):
         (chosen, true),
         (chosen, labelled),
     ):
-        within, between, _ = disagreement.disagreement_parts(
-            n[rows], decisions[rows].sum(axis=1)
-        )
+        within, between, _ = disagreement_parts(n[rows], decisions[rows].sum(axis=1))
         ratios.append((within, between))
     within, between = (
         all_ + read - same for all_, read, same in zip(*ratios, strict=True)

@@ -27,6 +27,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from paraguard_lab.core.disagreement import estimate_disagreement_difference  # noqa: E402
 from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
 from paraguard_utils import __version__, paths, registry, stores  # noqa: E402
 from paraguard_utils.core import disagreement  # noqa: E402
@@ -267,10 +268,7 @@ def rank_by_disagreement(results: Sequence[dict[str, Any]]) -> list[str]:
     better = np.zeros((len(results),) * 2, bool)
     for i, j in itertools.permutations(np.flatnonzero(known), 2):
         better[i, j] = (
-            disagreement.estimate_disagreement_difference(
-                clusters, counts[i], counts[j]
-            ).high
-            < 0
+            estimate_disagreement_difference(clusters, counts[i], counts[j]).high < 0
         )
     first, last = better.sum(axis=0) + 1, sum(known) - better.sum(axis=1)
     spans = [

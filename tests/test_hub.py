@@ -11,6 +11,7 @@ import pytest
 import yaml
 from huggingface_hub import DatasetCard
 
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
@@ -58,7 +59,7 @@ def test_the_record_follows_from_what_is_uploaded(dataset):
         assert pd.Series(refused).mean() == pytest.approx(
             table.loc[system, "frr"], abs=1e-4
         )
-        assert disagreement.disagreement_parts(decided["n"], decided["rejected"])[
+        assert disagreement_parts(decided["n"], decided["rejected"])[
             2
         ] == pytest.approx(table.loc[system, "dr"], abs=1e-4, nan_ok=True)
 

@@ -16,11 +16,11 @@ from paraguard_lab.analysis.excess import (
     score_own_pairs,
     without_prob_shift,
 )
+from paraguard_lab.core.disagreement import cluster_profiles, disagreement_parts
 from paraguard_lab.core.latent import latent_correlation
 from paraguard_lab.core.permutation import permutation_test
 from paraguard_utils.analysis.signals import score_pairs
 from paraguard_utils.analysis.system import CI_COLUMNS, System
-from paraguard_utils.core.disagreement import cluster_profiles, disagreement_parts
 from paraguard_utils.core.estimates import Estimate, to_columns
 from paraguard_utils.schemas import Table
 

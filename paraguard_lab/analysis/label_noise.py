@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.label_noise import JEFFREYS_PRIOR, correct_label_noise
 from paraguard_lab.labels.annotators import compare_with_annotations
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, Estimate, to_columns
 from paraguard_utils.schemas import Table
 
@@ -48,7 +48,7 @@ def _corrected_row(system: System, measured: pd.Series) -> dict[str, object]:
     found = correct_label_noise(system.clusters, decided, precision, missed)
     usable = _count_hits(measured, "usable", "acceptances")
     found["usable"] = _estimate_usable(system, usable)
-    dr = disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+    dr = disagreement_parts(decided["n"], decided["rejected"])[2]
     return {
         "system": system.name,
         "noisy": measured["noisy"],

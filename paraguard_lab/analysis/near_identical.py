@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_utils import text
 from paraguard_utils.analysis.signals import score_pairs
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import MIN_REFUSALS, Estimate, to_columns
 from paraguard_utils.core.vectors import paired_cosine_similarity
 from paraguard_utils.core.wording import list_cluster_pairs
@@ -95,7 +95,7 @@ def near_identical_ratio(system: System, vectors: np.ndarray) -> Estimate:
     undefined below `MIN_REFUSALS` such pairs.
     """
     decided = system.decided
-    between = disagreement.disagreement_parts(decided["n"], decided["rejected"])[1]
+    between = disagreement_parts(decided["n"], decided["rejected"])[1]
     first, second = list_cluster_pairs(system.prompts["cluster_id"])
     near = paired_cosine_similarity(vectors, first, second) >= NEAR_SIMILARITY
     near &= system.is_scored[first] & system.is_scored[second]

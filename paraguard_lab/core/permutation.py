@@ -6,7 +6,7 @@ The test is defined in the method (`docs/method.md`, Disagreement).
 import numpy as np
 import pandas as pd
 
-from paraguard_utils.core.disagreement import disagreement_parts
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_utils.core.estimates import SEED
 
 

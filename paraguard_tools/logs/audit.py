@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core import label_noise, rephrasing
+from paraguard_lab.core.disagreement import estimate_disagreement_difference
 from paraguard_lab.core.inference import ratio_difference, two_sided_p
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
@@ -520,7 +521,7 @@ def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
     )
     found = _Estimates(
         frr=_rate(clusters, new, old),
-        dr=disagreement.estimate_disagreement_difference(clusters, new, old),
+        dr=estimate_disagreement_difference(clusters, new, old),
         rephrased3=_odds(clusters, new, old),
     )
     if old.equals(new):  # resampling shows no spread then

@@ -186,43 +186,6 @@ def log_disagreement_ratio(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.stack(slopes, axis=-1)
 
 
-def disagreement_parts(
-    n: ArrayLike, rejected: ArrayLike, multiplicity: ArrayLike = 1.0
-) -> tuple[float, float, float]:
-    """Return D_within, D_between and DR of clusters.
-
-    Parameters
-    ----------
-    n, rejected : array-like of int, shape (clusters,)
-        Scored prompts of each cluster, at least two, and rejected ones.
-    multiplicity : array-like of float
-        How often each cluster counts.
-
-    Returns
-    -------
-    tuple of float
-        The probabilities, in [0, 1], that two prompts of one cluster, and of two, are
-        decided differently, and their ratio. NaN if all prompts are decided alike or
-        there are fewer than two clusters.
-
-    Examples
-    --------
-    >>> within, between, ratio = disagreement_parts([2, 2, 2], [1, 0, 2])
-    >>> round(within, 3), round(between, 3), round(ratio, 3)
-    (0.333, 0.667, 0.5)
-    """
-    sums = cluster_sums(n, rejected)
-    times = np.broadcast_to(multiplicity, len(sums)).astype(float)
-    shares, total, _, refused, opposite_own, own_pairs = times @ sums
-    pairs = total**2 - own_pairs
-    if not pairs:
-        return np.nan, np.nan, np.nan
-    within = shares / total
-    between = (2 * refused * (total - refused) - opposite_own) / pairs
-    ratio = within / between if between else np.nan
-    return float(within), float(between), float(ratio)
-
-
 def estimate_disagreement(
     clusters: ClusterBootstrap, decided: pd.DataFrame
 ) -> Estimate:
@@ -238,33 +201,10 @@ def estimate_disagreement(
     >>> round(estimate_disagreement(ClusterBootstrap(cluster), decided).value, 3)
     0.5
     """
-    return bootstrap_log_ratio(clusters, _sums_by_cluster(clusters, decided))
+    return bootstrap_log_ratio(clusters, sums_by_cluster(clusters, decided))
 
 
-def estimate_disagreement_difference(
-    clusters: ClusterBootstrap, first: pd.DataFrame, second: pd.DataFrame
-) -> Estimate:
-    """Estimate DR of some decisions minus DR of others about the same clusters.
-
-    Both come from `count_decisions`.
-
-    Examples
-    --------
-    >>> cluster = ["a", "a", "b", "b", "c", "c"]
-    >>> first = count_decisions([1, 0, 0, 0, 1, 1], cluster)
-    >>> second = count_decisions([0, 0, 0, 0, 1, 1], cluster)
-    >>> clusters = ClusterBootstrap(cluster)
-    >>> round(estimate_disagreement_difference(clusters, first, second).value, 3)
-    0.5
-    """
-    return estimate_ratio_difference(
-        clusters,
-        (_sums_by_cluster(clusters, first), log_disagreement_ratio),
-        (_sums_by_cluster(clusters, second), log_disagreement_ratio),
-    )
-
-
-def _sums_by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
+def sums_by_cluster(clusters: ClusterBootstrap, decided: pd.DataFrame) -> np.ndarray:
     """Return `cluster_sums` of every cluster, 0 for one without decisions."""
     decided_sums = cluster_sums(decided["n"], decided["rejected"])
     sums = np.zeros((len(clusters.codes), decided_sums.shape[1]))
@@ -369,17 +309,3 @@ def isolation(refused: ArrayLike, cluster: ArrayLike) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = in_cluster["answered"].to_numpy() / (n - 1)
     return np.where((refused == 1) & (n > 1), share, np.nan)
-
-
-def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:
-    """Count clusters with equal n and rejected in a column `times`.
-
-    A million prompts have a few dozen profiles.
-
-    Examples
-    --------
-    >>> cluster_profiles(count_decisions([1, 0, 0, 1], ["a", "a", "b", "b"]))
-       n  rejected  times
-    0  2         1      2
-    """
-    return decided.groupby(["n", "rejected"]).size().rename("times").reset_index()

@@ -8,6 +8,7 @@ from worlds import systems
 
 from paraguard_lab.analysis.label_noise import correct_rates as corrected_table
 from paraguard_lab.core import label_noise
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.labels import annotators
 from paraguard_utils import registry, stores
 from paraguard_utils.core import disagreement
@@ -211,7 +212,7 @@ def test_errors_that_hang_on_the_decision_alone_are_undone():
         refuses, rng.random((n, size)) < 0.85, rng.random((n, size)) < 0.06
     )
     truth, seen = (
-        disagreement.disagreement_parts(np.full(n, size), one.sum(axis=1))[2]
+        disagreement_parts(np.full(n, size), one.sum(axis=1))[2]
         for one in (refuses, labelled)
     )
     precision, missed = refuses[labelled].mean(), refuses[~labelled].mean()

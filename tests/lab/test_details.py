@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
-from test_disagreement import counted, drawn
+from test_disagreement import drawn
+from test_disagreement_parts import counted
 from worlds import world
 
 from paraguard_lab.analysis import details
+from paraguard_lab.core.disagreement import cluster_profiles, disagreement_parts
 from paraguard_lab.core.latent import latent_correlation
 from paraguard_lab.core.permutation import permutation_test
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement
 from paraguard_utils.labels import labelling
 
 
 def profiles_of(rng, n_clusters, rate, correlation):
     decided = drawn(rng, n_clusters, rate, correlation)
-    return disagreement.cluster_profiles(decided)
+    return cluster_profiles(decided)
 
 
 def test_latent_correlation_is_found_whatever_the_rate():
@@ -26,9 +27,7 @@ def test_latent_correlation_is_found_whatever_the_rate():
         assert value == pytest.approx(0.5, abs=0.06)
     # DR is not the same at both rates
     often, seldom = (
-        disagreement.disagreement_parts(
-            *profiles_of(rng, 3000, rate, 0.5).to_numpy().T
-        )[2]
+        disagreement_parts(*profiles_of(rng, 3000, rate, 0.5).to_numpy().T)[2]
         for rate in (0.5, 0.1)
     )
     assert seldom > often + 0.05

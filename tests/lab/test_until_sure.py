@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from paraguard_lab.core import until_sure
-from paraguard_utils.core import disagreement
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.labels import systems
 from paraguard_utils.settings import QuerySettings, check_settings
@@ -29,12 +29,11 @@ def test_bounds_by_difference_quotients():
     decided = drawn(np.random.default_rng(3), 60, 0.5, 0.4)
     n, r = decided["n"].to_numpy(float), decided["rejected"].to_numpy(float)
     value, low, high = until_sure.disagreement_so_far(decided, 200, alpha=0.1)
-    whole = disagreement.disagreement_parts(n, r)[2]
+    whole = disagreement_parts(n, r)[2]
     # The influence of a cluster is the slope of ln DR as it counts a little more.
     step = 1e-6 * np.eye(60)
     slopes = [
-        np.log(disagreement.disagreement_parts(n, r, 1 + one)[2] / whole) / 1e-6
-        for one in step
+        np.log(disagreement_parts(n, r, 1 + one)[2] / whole) / 1e-6 for one in step
     ]
     error = np.sqrt(60 * np.var(slopes))
     # tuned to 100 clusters: rho^2 = (-2 ln 0.1 + ln(1 - 2 ln 0.1)) / 100 = (4.6052 +
@@ -51,7 +50,7 @@ def test_too_few_refusals_have_no_bounds():
     too_few = pd.DataFrame({"n": [6] * 30, "rejected": [3] * 30})  # 90 refusals
     value, low, high = until_sure.disagreement_so_far(too_few, 200)
     assert value == pytest.approx(
-        disagreement.disagreement_parts(too_few["n"], too_few["rejected"])[2]
+        disagreement_parts(too_few["n"], too_few["rejected"])[2]
     )
     assert np.isnan([low, high]).all()
 

@@ -12,10 +12,10 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from paraguard_lab.analysis import near_identical, predictions, validity
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core import disagreement
 from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.signals import Scoring
@@ -337,7 +337,7 @@ def test_the_latent_correlation_by_moments_is_that_of_the_simulation(rate):
     decided = pd.DataFrame({"n": 6, "rejected": rng.binomial(6, chance)})
     share, dr = (
         decided["rejected"].mean() / 6,
-        disagreement.disagreement_parts(decided["n"], decided["rejected"])[2],
+        disagreement_parts(decided["n"], decided["rejected"])[2],
     )
     found = validity.latent_correlation_by_moments(share, dr)
     assert found == pytest.approx(correlation, abs=0.02)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab import record, rephrasing_odds
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import commands, gate, neighbours
@@ -273,9 +274,9 @@ def test_a_plan_is_what_the_interval_becomes(command):
     assert row["refusals"] == decided["rejected"].sum()
     drawn = audits.simulate_clusters(0.2, 0.3, 6)
     assert drawn["rejected"].mean() / 6 == pytest.approx(0.2, abs=0.02)
-    assert disagreement.disagreement_parts(drawn["n"], drawn["rejected"])[
-        2
-    ] == pytest.approx(0.3, abs=0.03)
+    assert disagreement_parts(drawn["n"], drawn["rejected"])[2] == pytest.approx(
+        0.3, abs=0.03
+    )
     assert "20 % refused, DR 0.7" in command("audit", "--plan").printed
 
 

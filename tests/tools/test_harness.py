@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from test_live import has_model
 
+from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_tools.harness import LM_EVAL
 from paraguard_tools.harness.requests import measure_decisions, read_requests
 from paraguard_utils import paths, registry, stores
@@ -54,7 +55,7 @@ def test_what_is_measured_of_recorded_labels(recorded):
     assert found["frr"] == pytest.approx(refused.mean())
     decided = disagreement.count_decisions(refused, recorded["cluster_id"])
     assert found["dr"] == pytest.approx(
-        disagreement.disagreement_parts(decided["n"], decided["rejected"])[2]
+        disagreement_parts(decided["n"], decided["rejected"])[2]
     )
     assert found["dr_low"] < found["dr"] < found["dr_high"]
 

@@ -146,8 +146,7 @@ def test_marginals_are_matched():
     assert estimated("sahr", "sahr", "sahr")[0] == 1
     # DR without strategies would say 1 / (1/2): of the 24 ordered pairs of two clusters
     # 12 differ
-    decided = made(frames("sahr", "sahr", "sahr")).decided
-    assert disagreement.disagreement_parts(decided["n"], decided["rejected"])[2] == 2
+    assert made(frames("sahr", "sahr", "sahr")).dr().value == pytest.approx(2)
 
 
 def test_two_kinds_of_pairs_by_hand():
