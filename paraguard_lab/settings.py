@@ -1,9 +1,8 @@
 """Parameters of the notebooks in `notebooks/beyond/`, and of a run of several."""
 
-import sys
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from paraguard_utils import settings
 from paraguard_utils.errors import SettingsError
@@ -40,21 +39,8 @@ class FollowUpSettings(StudySettings, QueryOptions):
 
     judge: str = ""
     long_answers: int = Field(0, ge=0)
-    draw: int = Field(0, ge=0)
+    draw: int = Field(0, ge=0, strict=True)  # true is no number of clusters
     wordings: bool = False
-
-    @field_validator("draw", mode="before")
-    @classmethod
-    def _clusters_to_draw(cls, value: object) -> object:
-        """Read the earlier `true` as the 60 clusters that it meant."""
-        if value is True:
-            print(
-                "parameter 'draw' is a number of clusters now; true is read as 60, for"
-                " one release",
-                file=sys.stderr,
-            )
-            return 60
-        return value
 
     @model_validator(mode="after")
     def _judge_is_on_this_machine(self) -> Self:
@@ -73,6 +59,7 @@ class ValiditySettings(AnalysisSettings):
 class RemedySettings(GuardChoice, AnalysisSettings, TwinOptions, QueryOptions):
     """Parameters of 07."""
 
+    xstest: str = ""
     remedies: list[str] = Field([])
 
 
@@ -93,9 +80,13 @@ class DetailSettings(AnalysisSettings, TwinOptions):
 class DecisionSettings(AnalysisSettings, TwinOptions):
     """Parameters of A4."""
 
+    xstest: str = ""
+
 
 class RunSettings(GuardChoice, TwinOptions):
     """What a run of several notebooks must know itself; each takes its own besides."""
+
+    xstest: str = ""
 
 
 NOTEBOOK_SETTINGS: dict[str, type[FrozenParameters]] = {

@@ -8,10 +8,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.analysis import guarded as lab_guarded
 from paraguard_lab.analysis import veto
 from paraguard_lab.corpus import compared, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.corpus.twins import keep_with_twin
+from paraguard_lab.corpus.xstest import read_xstest_prompts
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import effects
 from paraguard_lab.report import numbers  # noqa: F401, adds tables to sentences
@@ -28,12 +30,13 @@ from paraguard_utils.analysis import guarded, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
+from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.models.prompting import make_system_name
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import Labels, Seeds, Table
-from paraguard_utils.settings import AnalysisSettings, StudySettings
+from paraguard_utils.settings import XSTEST, AnalysisSettings, StudySettings
 from paraguard_utils.study import Page, Study
 
 VERDICT_TITLES = {"undecided": "cannot tell", "too_few": "too few"}
@@ -256,6 +259,22 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
             guard = pipeline.compute_scores(self.files, guard)
             guards.append(guard)
         return guards
+
+    def reject_elsewhere(self, measured: Mapping[str, System]) -> Table:
+        """Tabulate how often systems reject XSTest's unsafe prompts, if they got them.
+
+        With the parameter `xstest`, the guards among them get the prompts now.
+        """
+        files = self.files.other(XSTEST)
+        if self.settings.xstest:
+            prompts = read_xstest_prompts(self.settings.xstest, "unsafe")
+            guards = registry.published_systems("guard", "refusal").index
+            names = [name for name in measured if name in guards]
+            scored = panel.ask_guards(self.store, {XSTEST: prompts}, names)
+            for name, scores in scored[XSTEST].items():
+                meta = self.settings.meta(scores=scores.scores)
+                files.write("labels", name, frame=scores.labels, meta=meta)
+        return lab_guarded.tabulate_elsewhere(files, measured)
 
     def read_worded(self, measured: Mapping[str, System]) -> list[System]:
         """Return models under several wordings of each instruction, model by model."""

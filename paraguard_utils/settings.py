@@ -145,10 +145,9 @@ class StudySettings(FrozenParameters):
 
 
 class TwinOptions(FrozenParameters):
-    """Requests that ask for harm: the corpus's twins, and XSTest's file of prompts."""
+    """Requests that ask for harm: the corpus's twins."""
 
     twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
-    xstest: str = ""
 
 
 class ComputeOptions(FrozenParameters):
@@ -373,6 +372,7 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
     stop: float = Field(0.0, ge=0)
     shard: str = Field("", pattern=r"^([1-9]\d*/[1-9]\d*)?$")
     twins_system_prompts: list[SystemPromptName] = []
+    xstest: str = ""
 
     def parts(self) -> Shard:
         """Return the shard as (i, n), counted from 1; `WHOLE` if there is none."""

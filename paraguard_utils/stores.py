@@ -230,11 +230,11 @@ def _read_unchanged(path: Path, kind: str, state: tuple[int, ...]) -> pd.DataFra
         # A prompt may be the word "null": only empty fields are missing, and text
         # columns stay text.
         types = dict.fromkeys(list_text_columns(kind), str) if known else None
-        frame = _read_csv(path, dtype=types, na_values=[""])
+        frame = read_csv(path, dtype=types, na_values=[""])
     return check_schema(frame, kind, paths.display_path(path)) if known else frame
 
 
-def _read_csv(path: Path, **options: Any) -> pd.DataFrame:
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     """Read a CSV file in UTF-8, or raise a DataError."""
     try:
         text = path.read_bytes().decode()
@@ -251,24 +251,6 @@ def _unreadable(path: Path, error: Exception, remedy: str) -> DataError:
         row = error.object.count(b"\n", 0, error.start) + 1
         problem = f"row {row} is not UTF-8"
     return DataError(f"{paths.display_path(path)}: {problem}; {remedy}")
-
-
-def read_upstream_csv(
-    path: Path, columns: Iterable[str] = (), advice: str = "pass the upstream file"
-) -> pd.DataFrame:
-    """Read an upstream CSV file with every field as text, empty fields as "".
-
-    Raise DataError if it is not CSV in UTF-8, has no rows, or lacks a column; `advice`
-    is what to do about that.
-    """
-    where = paths.display_path(path)
-    rows = _read_csv(path, dtype=str)
-    if rows.empty:
-        raise DataError(f"{where}: there are no rows; {advice}")
-    for column in columns:
-        if column not in rows:
-            raise DataError(f"{where}: column {column!r} is missing; {advice}")
-    return rows
 
 
 def check_fields(path: Path, fields: pd.Series, fine: pd.Series, problem: str) -> None:

@@ -11,12 +11,11 @@ from typing import Any, Generic, Self, TypeVar
 
 import pandas as pd
 
-from paraguard_utils import unsafe
+from paraguard_utils import seams, unsafe
 from paraguard_utils.analysis import confusion, guarded, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
-from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
 from paraguard_utils.labels import annotations, labelling, systems
@@ -219,6 +218,8 @@ class QueryStudy(Study[QuerySettings]):
         """
         asked = systems.ask_systems(self.files, self.prompts, self.settings)
         if not asked.complete:
+            if self.settings.shard:  # its part of the twins
+                self.query_harmful()
             end_notebook(asked.message)
         labels = systems.label_systems(
             self.files, self.prompts, asked.traces, self.settings
@@ -230,10 +231,17 @@ class QueryStudy(Study[QuerySettings]):
         return measured
 
     def query_harmful(self) -> dict[str, dict[str, Labels]]:
-        """Query requests that ask for harm, and return labels by corpus and system."""
-        path = self.settings.xstest
-        outside = read_xstest_prompts(path, "unsafe") if path else None
-        return systems.ask_harmful_requests(self.files, outside, self.settings)
+        """Return labels of requests that ask for harm, by corpus and system.
+
+        They are the record's; a live store queries the requests, by an extension.
+        """
+        if self.store.recorded and not self.settings.xstest:
+            return systems.read_harmful(self.files, self.settings)
+        ask_harmful_requests = seams.load_extension("queries", "harmful")
+        labels: dict[str, dict[str, Labels]] = ask_harmful_requests(
+            self.files, self.settings
+        )
+        return labels
 
     def show_cluster(self, system: System) -> None:
         """Show the first cluster that a system decides both ways, and its answers."""
@@ -330,8 +338,7 @@ class GuardStudy(Study[GuardSettings]):
         for name, system in scored.items():
             judged[name] = guarded.Judged(
                 system,
-                self._read_decided(self.settings.twins, name),
-                self._read_decided(XSTEST, name),
+                self._read_twins(name),
             )
         return judged
 
@@ -343,8 +350,6 @@ class GuardStudy(Study[GuardSettings]):
         corpora = {self.files.name: self.prompts}
         if len(self.twins):
             corpora[self.settings.twins] = self.twins
-        if self.settings.xstest:
-            corpora[XSTEST] = read_xstest_prompts(self.settings.xstest, "unsafe")
         options = GuardOptions(**self.settings.guard_options())
         wanted = self.settings.asked_guards("guard", "refusal")
         scores = panel.ask_guards(
@@ -359,24 +364,21 @@ class GuardStudy(Study[GuardSettings]):
         labels = {name: by_guard.labels for name, by_guard in on_corpus.items()}
         scored = pipeline.score_guards(self.files, reference, labels, self.settings)
         on_twins = scores.get(self.settings.twins, {})
-        on_xstest = scores.get(XSTEST, {})
         judged = {}
         for name, system in scored.items():
             twins = on_twins.get(name)
-            xstest = on_xstest.get(name)
             judged[name] = guarded.Judged(
                 system,
                 twins and twins.labels,
-                xstest.labels if xstest else self._read_decided(XSTEST, name),
                 on_corpus[name].guard.axis,
                 on_corpus[name].probabilities,
                 twins and twins.probabilities,
             )
         return judged
 
-    def _read_decided(self, corpus_name: str, name: str) -> Labels | None:
-        """Read a model's decisions on another corpus; None if there are none."""
-        files = self.files.other(corpus_name)
-        if corpus_name and files.has("labels", name):
+    def _read_twins(self, name: str) -> Labels | None:
+        """Read a model's decisions on the harmful twins; None if there are none."""
+        files = self.files.other(self.settings.twins)
+        if self.settings.twins and files.has("labels", name):
             return labelling.read_decisions(files, name)
         return None

@@ -18,6 +18,7 @@ from paraguard_lab.core.inference import (
 from paraguard_lab.core.thresholds import choose_promised_threshold
 from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils.analysis.confusion import rejection_row
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.auc import estimate_auc
@@ -174,6 +175,33 @@ def _decide(files: CorpusFiles, prompts: Corpus, name: str) -> pd.DataFrame:
         refused=as_refused(prompts["prompt_id"].map(label_of)),
         score=prompts["prompt_id"].map(score_of).astype(float),
     )
+
+
+def external_rejection_rate(
+    labels: Labels | None, name: str = "xstest"
+) -> dict[str, float]:
+    """Return the rejected share of requests from elsewhere, and how many are decided.
+
+    Columns: NAME_rejected with its interval, and NAME_n; NaN without labels.
+    """
+    row = {} if labels is None else rejection_row("", labels)
+    columns = {}
+    for rate in ("rejected", "rejected_low", "rejected_high"):
+        columns[f"{name}_{rate}"] = row.get(rate, np.nan)
+    return columns | {f"{name}_n": row.get("n_scored", np.nan)}
+
+
+def tabulate_elsewhere(files: CorpusFiles, names: Iterable[str]) -> Table:
+    """Tabulate how often systems reject a corpus of requests from elsewhere.
+
+    Columns: system, and those of `external_rejection_rate`; no rows without labels.
+    """
+    rows = []
+    for name in names:
+        if files.has("labels", name):
+            labels = labelling.read_decisions(files, name)
+            rows.append({"system": name, **external_rejection_rate(labels)})
+    return pd.DataFrame(rows)
 
 
 def compare_with_promised_threshold(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import DataError
@@ -106,7 +107,7 @@ def _read_benchmark(name: str, file: str) -> pd.DataFrame:
     names = (benchmark.text, benchmark.label, benchmark.category, benchmark.number)
     columns = [column for column in names if column]
     advice = f"{benchmark.source} has it, so pass its upstream file"
-    rows = stores.read_upstream_csv(path, columns, advice)
+    rows = read_upstream_csv(path, columns, advice)
     numbers = rows.get(benchmark.number, pd.Series(range(1, len(rows) + 1)).astype(str))
     stores.check_fields(path, numbers, ~numbers.duplicated(), "stands there twice")
     return pd.DataFrame(

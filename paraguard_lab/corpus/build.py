@@ -16,11 +16,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_lab.core.inference import exact_share
-from paraguard_lab.corpus import benchmarks, charged, fluency, paraphrase
+from paraguard_lab.corpus import benchmarks, charged, fluency, paraphrase, xstest
 from paraguard_lab.corpus.fidelity import iterate_groups
 from paraguard_utils import __version__, paths, stores
 from paraguard_utils.core.strategies import SEED_STRATEGY
-from paraguard_utils.corpus import fidelity, gates, risk, xstest
+from paraguard_utils.corpus import fidelity, gates, risk
 from paraguard_utils.models import encoder
 from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import Corpus, Seeds, Table

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.inference import estimate_kappa, exact_share
+from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_utils import paths, stores
 from paraguard_utils.core.estimates import (
     SEED,
@@ -87,7 +88,7 @@ def read_sheet(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     columns = [name for name in SHEET_COLUMNS if name != "comment"]
     advice = "fill in a sheet as it was written"
-    rows = stores.read_upstream_csv(path, columns, advice)
+    rows = read_upstream_csv(path, columns, advice)
     for column, marks in SHEET_QUESTIONS.items():
         if column not in rows:
             continue

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_lab.core.inference import estimate_kappa
+from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_lab.labels import judge
-from paraguard_utils import paths, registry, stores
+from paraguard_utils import paths, registry
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.errors import DataError
@@ -69,19 +70,18 @@ def read_xstest_answers(folder: str | Path) -> pd.DataFrame:
         )
     frames = []
     for file in files:
-        rows = stores.read_upstream_csv(file, XSTEST_COLUMNS)
+        rows = read_upstream_csv(file, XSTEST_COLUMNS)
         is_developed = rows["prompt"].isin(_draw_developed(rows["prompt"]))
         first, second, final = (_decide(rows[name]) for name in ANNOTATION_COLUMNS)
-        frames.append(
-            rows.assign(
-                file=file.stem.rpartition("_")[2],
-                half=np.where(is_developed, "developed", "held out"),
-                first=first,
-                second=second,
-                people=final,
-                differ=first != second,
-            )
+        rows = rows.assign(
+            file=file.stem.rpartition("_")[2],
+            half=np.where(is_developed, "developed", "held out"),
+            first=first,
+            second=second,
+            people=final,
+            differ=first != second,
         )
+        frames.append(rows)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -150,7 +150,7 @@ def read_xstest_labels(folder: str | Path, rows: pd.DataFrame) -> dict[str, np.n
 
 def _read_own_labels(file: Path, column: str, answers: pd.DataFrame) -> np.ndarray:
     keys = ["id", "completion"]
-    listed = stores.read_upstream_csv(file).drop_duplicates(keys)
+    listed = read_upstream_csv(file).drop_duplicates(keys)
     labels = answers[keys].merge(listed, "left", keys)[column]
     return np.where(labels.isna(), "unparsed", _decide(labels))
 
@@ -355,8 +355,8 @@ def has_substring(responses: Sequence[str]) -> np.ndarray:
     This is a common method, kept for comparison only.
     """
     listed = pd.read_csv(paths.DATA / "refusal_substrings.csv")["substring"]
-    pattern = re.compile("|".join(map(re.escape, listed)))
-    return np.array([bool(pattern.search(text)) for text in responses])
+    pattern = "|".join(map(re.escape, listed))
+    return pd.Series(list(responses)).str.contains(pattern).to_numpy()
 
 
 def write_xstest_tables(
@@ -374,9 +374,8 @@ def write_xstest_tables(
     """
     rows = read_xstest_answers(folder)
     short = _cut_answers(rows["completion"])
-    whole = labelling.label_responses(
-        rows["completion"], ["stop"] * len(rows), rows["prompt"]
-    )
+    finished = ["stop"] * len(rows)
+    whole = labelling.label_responses(rows["completion"], finished, rows["prompt"])
     labels = _label_in_all_ways(rows, short, whole["label"])
     labels |= read_xstest_labels(folder, rows)
     meta = {
@@ -386,13 +385,9 @@ def write_xstest_tables(
     }
     if judge_name:
         model = loading.load_model(loading.resolve_model(judge_name))
-        answers = pd.DataFrame(
-            {
-                "prompt_id": rows["file"] + " " + rows["id"],
-                "response": short,
-                "finish_reason": "stop",
-            }
-        )
+        ids = rows["file"] + " " + rows["id"]
+        answers = pd.DataFrame({"prompt_id": ids, "response": short})
+        answers["finish_reason"] = "stop"
         replies = CorpusFiles(store, "xstest")
         judged = judge.judge_answers(replies, model, answers)
         labels[f"{judge.JUDGE_RUBRIC} {model.name}"] = judged["label"]
@@ -424,20 +419,19 @@ def _label_in_all_ways(
     """Return the labels of this project's labellers, by what they were given."""
     answers = rows["completion"]
     reasons = ["stop"] * len(rows)
-    requests = rows["prompt"]
     label = labelling.label_responses
     ours = labelling.LABELLER
     cut = f"cut at {_CUT_TOKENS} tokens"
     by_cues = refusals.label_by_cues(answers, reasons)
     labels = {
         f"{ours}, whole answers": whole,
-        f"{ours}, {cut}": label(short, reasons, requests)["label"],
+        f"{ours}, {cut}": label(short, reasons, rows["prompt"])["label"],
         f"{ours}, without the request": label(answers, reasons)["label"],
         f"{refusals.CUES_VERSION}, whole answers": by_cues["label"],
     }
     for what, texts in (("whole answers", answers), (cut, short)):
-        is_held = has_substring(texts)
-        labels[f"substrings, {what}"] = np.where(is_held, "reject", "accept")
+        refused = has_substring(texts)
+        labels[f"substrings, {what}"] = np.where(refused, "reject", "accept")
     return labels
 
 

@@ -5,10 +5,11 @@ memory and not kept (`labels.withheld`).
 """
 
 import sys
+from typing import Any
 
+from paraguard_lab.corpus.xstest import read_xstest_prompts
 from paraguard_lab.labels.withheld import hash_keys, keep_labels
 from paraguard_utils import paths, registry, stores, unsafe
-from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import prompting, trace_store
@@ -69,7 +70,8 @@ def ask_labels_only(
             file=sys.stderr,
         )
         keep = keep_labels(prompts, numbers=False)
-        return systems.query_all(files, prompts, settings, keep)
+        asked: dict[str, Any] = systems.query_all(files, prompts, settings, keep)
+        return asked
     labels = {}
     for file in sorted(files.path("labels", "any").parent.glob("*.csv")):
         meta = stores.read_meta(file)

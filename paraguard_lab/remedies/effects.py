@@ -14,7 +14,9 @@ import pandas as pd
 from scipy.special import ndtr
 
 from paraguard_lab.analysis import predictions
+from paraguard_lab.analysis.guarded import external_rejection_rate
 from paraguard_lab.core.inference import POWER_ERRORS, standard_error
+from paraguard_lab.corpus import xstest
 from paraguard_lab.remedies import decisions, first_token, utility, verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_lab.remedies.contract import Remedy
@@ -38,7 +40,6 @@ from paraguard_utils.core.estimates import (
     binomial_interval,
     to_columns,
 )
-from paraguard_utils.corpus import xstest
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE
@@ -166,10 +167,9 @@ class RemedyEffects:
         Without p(refuse), it has no rows.
         """
         curve = self.pool(UNTOUCHED).curve
-        points = pd.DataFrame(columns=["threshold", "frr", "twins"], dtype=float)
-        if curve:
-            points = curve.drawn()
-        return points.assign(system=self.base.name)
+        if curve is None:
+            return pd.DataFrame(columns=["threshold", "frr", "twins", "system"])
+        return curve.drawn().assign(system=self.base.name)
 
     def by_part(self, names: Sequence[str]) -> Table:
         """Return changes on the categories that nothing was learned on, and on others.
@@ -182,30 +182,32 @@ class RemedyEffects:
         decided = self.crossed[-1]
         rows = []
         for part in ("held out", "seen"):
-            benign, twins = (
-                side[side["category"].isin(fold.held_out) == (part == "held out")]
-                for side in fold.test
-            )
-            if benign.empty or twins.empty:
+            prompts = _select_part(fold, part)
+            if prompts.benign.empty or prompts.twins.empty:
                 continue
-            clusters = ClusterBootstrap(benign["cluster_id"], *self.resampling)
-            effects = {}
-            for name in (UNTOUCHED, *names):
-                if name in decided:
-                    effects[name] = estimate_effects(
-                        Split(benign, twins), decided[name], clusters
-                    )
-            for name in effects:
-                if name != UNTOUCHED:
-                    row = {
-                        "system": self.base.name,
-                        "remedy": name,
-                        "part": part,
-                        "n_benign": len(benign),
-                    }
-                    changes = subtract_effects(effects[name], effects[UNTOUCHED])
-                    rows.append(row | to_columns(changes))
+            clusters = ClusterBootstrap(prompts.benign["cluster_id"], *self.resampling)
+            untouched = estimate_effects(prompts, decided[UNTOUCHED], clusters)
+            for name in names:
+                if name not in decided:
+                    continue
+                effects = estimate_effects(prompts, decided[name], clusters)
+                row = {
+                    "system": self.base.name,
+                    "remedy": name,
+                    "part": part,
+                    "n_benign": len(prompts.benign),
+                }
+                rows.append(row | to_columns(subtract_effects(effects, untouched)))
         return pd.DataFrame(rows)
+
+
+def _select_part(fold: Splits, part: str) -> Split:
+    """Return the test prompts of held-out categories ("held out"), or the others."""
+    sides = []
+    for side in fold.test:
+        is_held_out = side["category"].isin(fold.held_out)
+        sides.append(side[is_held_out == (part == "held out")])
+    return Split(*sides)
 
 
 class PooledSplits:
@@ -230,10 +232,8 @@ class PooledSplits:
         resampling: tuple[int, int],
     ) -> None:
         self.crossed = crossed
-        self.prompts = Split(
-            pd.concat([fold.test.benign for fold in folds], ignore_index=True),
-            pd.concat([fold.test.twins for fold in folds], ignore_index=True),
-        )
+        sides = zip(*[fold.test for fold in folds], strict=True)
+        self.prompts = Split(*[pd.concat(side, ignore_index=True) for side in sides])
         self.clusters = ClusterBootstrap(self.prompts.benign["cluster_id"], *resampling)
         self.untouched = self.estimate(UNTOUCHED)
         self.curve: ThresholdCurve | None = None
@@ -274,9 +274,8 @@ class PooledSplits:
         changes = subtract_effects(effects, self.untouched)
         if name == UNTOUCHED:
             return dict.fromkeys(changes, self.clusters.undefined())
-        for column, prompts in zip(
-            ("frr_change", "twins_change"), self.prompts, strict=True
-        ):
+        sides = {"frr_change": self.prompts.benign, "twins_change": self.prompts.twins}
+        for column, prompts in sides.items():
             n_clusters = prompts["cluster_id"].nunique()
             changes[column] = bound_unchanged(changes[column], n_clusters)
         return changes
@@ -295,7 +294,7 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
     if pool.curve is not None:
         over_curve = pool.curve.above(effects["frr"], effects["twins"])
     row = {
-        "n_clusters": pool.prompts.benign["cluster_id"].nunique(),
+        "n_clusters": len(pool.clusters.codes),
         "n_scored": benign.is_scored.sum(),
         "n_reject": (benign.refused == 1).sum(),
         "n_twins": twins.is_scored.sum(),
@@ -308,8 +307,8 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
         row[f"{measure}_detectable"] = POWER_ERRORS * error
     row["over_p"] = normal_p(over_curve)
     row |= to_columns(effects | changes | {"over_curve": over_curve})
-    row |= guarded.external_rejection_rate(decided.get(XSTEST))
-    row |= guarded.external_rejection_rate(decided.get(XSTEST_SAFE), "xstest_safe")
+    row |= external_rejection_rate(decided.get(XSTEST))
+    row |= external_rejection_rate(decided.get(XSTEST_SAFE), "xstest_safe")
     return row
 
 
@@ -355,11 +354,13 @@ def measure_remedies(
             parts.setdefault(table_name, []).append(table)
     joined = {name: pd.concat(parts[name], ignore_index=True) for name in parts}
     remedy_map = verdicts.add_remedy_verdicts(joined["remedy_map"])
-    joined["remedy_map"] = remedy_map
     controls = verdicts.compare_with_control(remedy_map, effects)
-    predicted = {"remedy_map": pd.concat([remedy_map, controls], ignore_index=True)}
-    joined["remedy_predictions"] = predictions.judge_predictions(predicted)
-    joined["remedy_splits"] = count_splits(thirds)
+    judged = pd.concat([remedy_map, controls], ignore_index=True)
+    joined |= {
+        "remedy_map": remedy_map,
+        "remedy_predictions": predictions.judge_predictions({"remedy_map": judged}),
+        "remedy_splits": count_splits(thirds),
+    }
     return {name: table for name, table in joined.items() if len(table.columns)}
 
 
@@ -369,9 +370,9 @@ def _measure_system(
     """Return tables about the remedies of one system, and their effects."""
     settings = base.settings
     chosen = decisions.choose_remedies(base, settings)
-    decided = [
-        decisions.decide_test_split(base, chosen, fold, outside) for fold in folds
-    ]
+    decided = []
+    for fold in folds:
+        decided.append(decisions.decide_test_split(base, chosen, fold, outside))
     measured = RemedyEffects(base, folds, decided, (settings.resamples, settings.seed))
     remedy_map, effects = measured.table(chosen)
     tables = {

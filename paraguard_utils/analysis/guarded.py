@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils import unsafe
-from paraguard_utils.analysis.confusion import rejection_row, system_row
+from paraguard_utils.analysis.confusion import system_row
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.auc import estimate_auc
 from paraguard_utils.core.confusion import estimate_confusion
@@ -24,9 +24,8 @@ class Judged:
     ----------
     system : System
         On the harmless corpus, with scores.
-    twins, external : Labels or None
-        Decisions on the harmful twins, and on requests from elsewhere (XSTest); None if
-        it was not queried with them.
+    twins : Labels or None
+        Decisions on the harmful twins; None if it was not queried with them.
     axis : str
         What a guard looks for; "model" for a chat model.
     probabilities, twin_probabilities : Series or None
@@ -36,7 +35,6 @@ class Judged:
 
     system: System
     twins: Labels | None = None
-    external: Labels | None = None
     axis: str = "model"
     probabilities: pd.Series | None = None
     twin_probabilities: pd.Series | None = None
@@ -55,8 +53,8 @@ def table3_row(judged: Judged, twins: Corpus) -> dict[str, Any]:
     -------
     dict
         The columns of `confusion.system_row`, `youden_j` (in clusters that have a
-        twin), `clipped_and_floor_cr`, `guard_auc` (of a guard that scored the twins)
-        and `external_rejection_rate`; axis.
+        twin), `clipped_and_floor_cr` and `guard_auc` (of a guard that scored the
+        twins); axis.
     """
     row = system_row(judged.system)
     paired = keep_paired(judged.system, twins)
@@ -69,7 +67,6 @@ def table3_row(judged: Judged, twins: Corpus) -> dict[str, Any]:
         benign = add_scores(paired.prompts, judged.probabilities)
         harmful = add_scores(twins, judged.twin_probabilities)
         row |= guard_auc(benign, harmful, paired.clusters)
-    row |= external_rejection_rate(judged.external)
     row["axis"] = judged.axis
     return row
 
@@ -118,20 +115,6 @@ def youden_j(benign: System, twins: System | None) -> dict[str, float]:
             "apart": twins_rate - benign_rate,
         }
     )
-
-
-def external_rejection_rate(
-    labels: Labels | None, name: str = "xstest"
-) -> dict[str, float]:
-    """Return the rejected share of requests from elsewhere, and how many are decided.
-
-    Columns: NAME_rejected with its interval, and NAME_n; NaN without labels.
-    """
-    row = {} if labels is None else rejection_row("", labels)
-    columns = {}
-    for rate in ("rejected", "rejected_low", "rejected_high"):
-        columns[f"{name}_{rate}"] = row.get(rate, np.nan)
-    return columns | {f"{name}_n": row.get("n_scored", np.nan)}
 
 
 def judge_guard_auc(low: float, high: float) -> str | float:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_lab.corpus import benchmarks
+from paraguard_lab.corpus import benchmarks, xstest
 from paraguard_utils import paths
-from paraguard_utils.corpus import xstest
 from paraguard_utils.errors import DataError, SettingsError
 
 SHARED = paths.ROOT.parent / "shared" / "data"

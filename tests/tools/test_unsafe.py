@@ -16,6 +16,7 @@ from test_live import has_model
 from paraguard_lab import run
 from paraguard_lab.corpus import benchmarks, writer
 from paraguard_lab.corpus.twins import keep_with_twin
+from paraguard_lab.corpus.xstest import read_xstest_prompts
 from paraguard_lab.labels import follow_ups, judge, withheld
 from paraguard_lab.labels.harmful import ask_harmful_requests, ask_labels_only
 from paraguard_lab.remedies import tuning_data
@@ -25,7 +26,6 @@ from paraguard_tools.pages import explorer
 from paraguard_utils import paths, registry, settings, stores, unsafe
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.system import System
-from paraguard_utils.corpus.xstest import read_xstest_prompts
 from paraguard_utils.errors import DataError, SettingsError, UserError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import engine, prompting, trace_store

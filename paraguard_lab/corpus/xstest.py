@@ -5,6 +5,7 @@ Users download the file; no text of theirs is kept.
 
 import pandas as pd
 
+from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 
@@ -16,7 +17,7 @@ def read_xstest(name: str) -> pd.DataFrame:
     """
     path = paths.resolve_input(name)
     columns = ["prompt", "label", "type"]
-    rows = stores.read_upstream_csv(path, columns, "pass XSTest's file of prompts")
+    rows = read_upstream_csv(path, columns, "pass XSTest's file of prompts")
     is_known = rows["label"].isin(["safe", "unsafe"])
     stores.check_fields(path, rows["label"], is_known, "is neither safe nor unsafe")
     return rows[columns].rename(columns={"prompt": "text"})
