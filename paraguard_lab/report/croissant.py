@@ -3,9 +3,9 @@
 They are `data/README.md` and `data/croissant.json`. The card's prose, and what its
 columns mean, are written by hand. Numbers, an example row of each kind of file and the
 cluster that is shown are filled in from the files. In `croissant.json` all that follows
-from the card, the schemas and the files is replaced; what does not (the JSON-LD
-context, creator, licence, address) stays as it stands there. The standard:
-https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
+from the card and the files is replaced: texts, version, checksums. What does not (the
+JSON-LD context, creator, licence, and which fields a record has) stays as it stands
+there. The standard: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html.
 """
 
 import csv
@@ -16,16 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, registry
 from paraguard_utils.report import tables
-from paraguard_utils.schemas import SCHEMAS, Table
+from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
@@ -35,22 +33,6 @@ Node: TypeAlias = dict[str, Any]
 CARD_FILE = paths.ROOT / "data" / "README.md"
 CROISSANT_FILE = paths.ROOT / "data" / "croissant.json"
 
-RECORD_SETS = {
-    "seeds": "seeds",
-    "candidates": "candidates",
-    "corpus": "corpus",
-    "labels": "labels",
-    "scores": "scores",
-    "traces": "traces",
-    "twins_seeds": "seeds",
-    "twins_candidates": "candidates",
-    "twins_corpus": "corpus",
-}
-"""Sections of the card that become record sets, with the schema of their files.
-
-If there is a file for each system, the system is the first field.
-"""
-
 SHOWN_CLUSTER = "deception-14"
 
 _PLACEHOLDERS = "SYSTEM|MODEL|REMEDY"
@@ -58,8 +40,6 @@ _PLACEHOLDERS = "SYSTEM|MODEL|REMEDY"
 
 _PART = re.compile(r"(?m)^(?=###? )")
 _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
-_TYPES = {"b": "sc:Boolean", "i": "sc:Integer", "f": "sc:Float"}
-"""Croissant's name of a column's type, by the kind of its dtype; of others, text."""
 
 
 class CardSection(NamedTuple):
@@ -228,12 +208,17 @@ def format_croissant(card: str) -> str:
     sections: dict[str, CardSection] = {}
     for section in read_card_sections(card):
         sections |= dict.fromkeys(section.kinds, section)
-    files = []
-    record_sets = []
-    for kind in RECORD_SETS:
-        files += _describe_files(kind, sections[kind].patterns[0])
-        record_sets.append(_describe_records(kind, sections[kind]))
     described = json.loads(CROISSANT_FILE.read_text(encoding="utf-8"))
+    files = []
+    for record_set in described["recordSet"]:
+        kind = record_set["name"]
+        section = sections[kind]
+        files += _describe_files(kind, section.patterns[0])
+        record_set["description"] = section.about
+        for field in record_set["field"]:
+            # The system, which is a file's name, is no column.
+            if field["name"] in section.columns:
+                field["description"] = section.columns[field["name"]]
     described |= {
         "citeAs": citation,
         "datePublished": published,
@@ -241,7 +226,6 @@ def format_croissant(card: str) -> str:
         "distribution": files,
         "inLanguage": header["language"],
         "keywords": header["tags"],
-        "recordSet": record_sets,
         "version": version,
     }
     text = json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False)
@@ -253,73 +237,29 @@ def _describe_files(kind: str, pattern: str) -> list[Node]:
 
     If there is one for each system, their set, which is read, is described too.
     """
-    is_csv = pattern.endswith(".csv")
-    encoding = "text/csv" if is_csv else "application/x-parquet"
+    encoding = "text/csv" if pattern.endswith(".csv") else "application/x-parquet"
     files: list[Node] = []
     for path in sorted(paths.DATA.glob(pattern)):
         name = path.relative_to(paths.DATA).as_posix()
         content = path.read_bytes()
-        files.append(
-            {
-                "@id": name,
-                "@type": "cr:FileObject",
-                "contentUrl": name,
-                "name": path.name,
-                "encodingFormat": encoding,
-                "contentSize": f"{len(content)} B",
-                "sha256": hashlib.sha256(content).hexdigest(),
-            }
-        )
+        file = {
+            "@id": name,
+            "@type": "cr:FileObject",
+            "contentUrl": name,
+            "name": path.name,
+            "encodingFormat": encoding,
+            "contentSize": f"{len(content)} B",
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        files.append(file)
     if "*" in pattern:
         name = f"{kind}-files"
-        files.append(
-            {
-                "@id": name,
-                "@type": "cr:FileSet",
-                "includes": pattern,
-                "name": name,
-                "encodingFormat": encoding,
-            }
-        )
-    return files
-
-
-def _describe_records(kind: str, section: CardSection) -> Node:
-    """Describe a kind's record set, with a field for each column."""
-    pattern = section.patterns[0]
-    path = section.files()[0]
-    fields: list[Node] = []
-    keys = []
-    origin: Node = {"fileObject": {"@id": pattern}}
-    if "*" in pattern:
-        origin = {"fileSet": {"@id": f"{kind}-files"}}
-        source = origin | {
-            "extract": {"fileProperty": "filename"},
-            "transform": {"regex": rf"(.+)\{path.suffix}$"},
+        file_set = {
+            "@id": name,
+            "@type": "cr:FileSet",
+            "includes": pattern,
+            "name": name,
+            "encodingFormat": encoding,
         }
-        field: Node = {"name": "system", "dataType": "sc:Text", "source": source}
-        fields.append(field | {"description": "Which system: the file's name"})
-        keys.append({"@id": f"{kind}/system"})
-    stored = pq.read_schema(path) if path.suffix == ".parquet" else None
-    for name, column in SCHEMAS[RECORD_SETS[kind]].columns.items():
-        source = origin | {"extract": {"column": name}}
-        field = {"name": name, "description": section.columns[name], "source": source}
-        dtype = column.dtype.type
-        in_file = stored.field(name).type if stored else None
-        if in_file is not None and pa.types.is_list(in_file):
-            dtype = np.dtype(in_file.value_type.to_pandas_dtype())
-            field |= {"arrayShape": "-1", "isArray": True}
-        field["dataType"] = _TYPES.get(dtype.kind, "sc:Text")
-        fields.append(field)
-        if column.unique and name.endswith("_id"):
-            keys.append({"@id": f"{kind}/{name}"})
-    for field in fields:
-        field |= {"@id": f"{kind}/{field['name']}", "@type": "cr:Field"}
-    records = {
-        "@id": kind,
-        "@type": "cr:RecordSet",
-        "description": section.about,
-        "field": fields,
-        "name": kind,
-    }
-    return records | ({"key": keys} if keys else {})
+        files.append(file_set)
+    return files
