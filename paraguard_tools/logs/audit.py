@@ -3,9 +3,9 @@
 Two logs can be compared (`docs/method.md`, Disagreement).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,10 +56,7 @@ AUDIT_HEADINGS = {
 }
 """How an audit's columns are headed, for readers who know no names of measures."""
 
-_RATE_NEEDS = f"{MIN_MIXED} clusters with a refusal, and with an answer"
-_ODDS_NEEDS = f"{MIN_REFUSALS} refusals, and {MIN_MIXED} clusters decided both ways"
 _PAIRS_NEED = f"{disagreement.MIN_DECISIONS_EACH} refusals, and as many answers"
-_DR_NEEDS = f"{_PAIRS_NEED}, and {MIN_MIXED} clusters decided both ways"
 
 
 @dataclass(frozen=True)
@@ -145,14 +142,17 @@ def audit(
         )
     texts = _sample_texts(decisions) if decisions.clustered else pd.Series(dtype=str)
     drawn = (n_resamples, random_state)
-    rows, refusals, brittle = [], [], []
+    rows, refusals = [], []
+    columns = ["system", "cluster", "n", "rejected"]
+    brittle = [pd.DataFrame(columns=columns)]
     for name, own in decisions.by_system():
         refused = _refused(own)
         if decisions.clustered:
-            measured = _measure_clusters(own, refused, texts, drawn)
+            measured, isolated, mixed = _measure_clusters(own, refused, texts, drawn)
+            brittle.append(mixed.head(_MAX_LISTED).assign(system=name))
         else:
             near = np.asarray(vectors)[decisions.rows.index.get_indexer(own.index)]
-            measured = _measure_neighbours(own, refused, near, drawn)
+            measured, isolated = _measure_neighbours(own, refused, near, drawn)
         row = {
             "system": name,
             "n": len(own),
@@ -160,12 +160,9 @@ def audit(
             "n_reject": int((refused == 1).sum()),
             "n_blocked": int((own["label"] == "blocked").sum()),
         }
-        rows.append(row | measured.row)
-        isolated = measured.refusals.sort_values(
-            ["isolation", "row"], ascending=[False, True]
-        )
+        rows.append(row | measured)
+        isolated = isolated.sort_values(["isolation", "row"], ascending=[False, True])
         refusals.append(isolated.head(_MAX_LISTED).assign(system=name))
-        brittle.append(measured.brittle.head(_MAX_LISTED).assign(system=name))
     table = pd.DataFrame(rows)
     if decisions.clustered and not table["n_clusters"].any():
         raise DataError(
@@ -174,53 +171,48 @@ def audit(
         )
     stopped = decisions.rows[decisions.rows["label"] == "blocked"]
     groups = stopped.groupby(["system", "category"], observed=True, sort=False)
-    stops = groups.size().rename("n").reset_index()
+    stops = groups.size().reset_index(name="n")
     listed = ["row", "system", *["cluster"] * decisions.clustered, "isolation"]
     return Audit(
         table,
         stops.sort_values(["system", "n"], ascending=[True, False], ignore_index=True),
         pd.concat(refusals, ignore_index=True)[listed],
-        pd.concat(brittle, ignore_index=True)[["system", "cluster", "n", "rejected"]],
+        pd.concat(brittle, ignore_index=True)[columns],
         decisions,
     )
 
 
-class _Measured(NamedTuple):
-    """What was measured of one system: columns of `Audit`'s tables."""
-
-    row: dict[str, Any]
-    refusals: pd.DataFrame
-    brittle: pd.DataFrame
-
-
-class _Estimates(dict[str, Estimate]):
+class _Measures:
     """Estimates by name, and notes on those that have no interval."""
 
-    def __init__(self, **given: Estimate) -> None:
-        super().__init__(given)
+    def __init__(self) -> None:
+        self.estimates: dict[str, Estimate] = {}
         self.notes: list[str] = []
 
-    def withhold(self, too_few: bool, needs: str, *names: str) -> None:
-        """Take intervals away if there are too few decisions to rely on them."""
-        known = [name for name in names if np.isfinite(self[name].value)]
-        if not too_few or not known:
-            return
-        for name in known:
-            self[name] = Estimate(self[name].value, np.nan, np.nan, self[name].draws)
-        what = ", ".join(AUDIT_HEADINGS[name] for name in known)
-        self.notes.append(f"{what}: too few for an interval, which takes {needs}")
+    def add(self, rule: str, *sides: pd.DataFrame, **found: Estimate) -> None:
+        """Add estimates of some decisions, with intervals by a rule of `_RULES`."""
+        too_few, needs = _RULES[rule]
+        self.add_checked(any(map(too_few, sides)), needs, **found)
 
-    def withhold_rates(self, decided: pd.DataFrame, too_few_for_dr: bool) -> None:
-        """Take the intervals of FRR and DR away if decisions are too few."""
-        self.withhold(_too_few_for_a_rate(decided), _RATE_NEEDS, "frr")
-        self.withhold(too_few_for_dr, _DR_NEEDS, "dr")
-        if not np.isfinite(self["dr"].value):
-            self.notes.append(
-                "DR is undefined: all rows are decided alike, or no two ask the same"
-            )
+    def add_checked(self, too_few: bool, needs: str, **found: Estimate) -> None:
+        """Add estimates, without intervals if decisions are too few to rely on them."""
+        known = [name for name in found if np.isfinite(found[name].value)]
+        if too_few and known:
+            for name in known:
+                value, draws = found[name].value, found[name].draws
+                found[name] = Estimate(value, np.nan, np.nan, draws)
+            what = ", ".join(AUDIT_HEADINGS[name] for name in known)
+            self.notes.append(f"{what}: too few for an interval, which takes {needs}")
+        self.estimates |= found
 
     def columns(self, **more: float) -> dict[str, Any]:
-        return estimates.to_columns(self) | more | {"note": "; ".join(self.notes)}
+        """Return columns of a table: estimates with intervals, others, and the note."""
+        notes = list(self.notes)
+        if not np.isfinite(self.estimates["dr"].value):
+            notes.append(
+                "DR is undefined: all rows are decided alike, or no two ask the same"
+            )
+        return estimates.to_columns(self.estimates) | more | {"note": "; ".join(notes)}
 
 
 def _refused(
@@ -283,48 +275,44 @@ def _divide(clusters: ClusterBootstrap, *totals: RatioSums) -> Estimate:
 
 def _measure_clusters(
     own: pd.DataFrame, refused: np.ndarray, texts: pd.Series, drawn: tuple[int, int]
-) -> _Measured:
+) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    """Return a row of an audit, isolated refusals and clusters decided both ways."""
     code, names = pd.factorize(own["cluster"])
     clusters = ClusterBootstrap(np.arange(len(names)), *drawn)
     every = count_requests(own)
     several = every[every["n"] >= 2]
     row: dict[str, Any] = {"n_clusters": len(several)}
     found = _estimate_rates(clusters, every)
-    found.update(rephrasing.estimate_refused_requests(clusters, several))
-    found.update(
+    found.estimates |= rephrasing.estimate_refused_requests(clusters, several)
+    found.add(
+        "rephrased3",
+        several,
         rephrased1=_odds(clusters, several, tries=1),
         rephrased3=_odds(clusters, several),
     )
-    too_few_for_odds = rephrasing.too_few_for_odds(several)
-    found.withhold(too_few_for_odds, _ODDS_NEEDS, "rephrased1", "rephrased3")
     if "harmful" in own and own["harmful"].any():
         harmful = count_requests(own, harmful=True)
         twice = harmful[harmful["n"] >= 2]
         row["n_harmful"] = int(harmful["n"].sum())
-        found.update(
-            harmful_refused=_rate(clusters, harmful),
+        found.add("frr", harmful, harmful_refused=_rate(clusters, harmful))
+        found.add(
+            "rephrased3",
+            several,
+            twice,
             rephrased3_harmful=_odds(clusters, twice),
             rephrased3_difference=_odds(clusters, several, twice),
         )
-        found.withhold(_too_few_for_a_rate(harmful), _RATE_NEEDS, "harmful_refused")
-        found.withhold(
-            rephrasing.too_few_for_odds(twice) or too_few_for_odds,
-            _ODDS_NEEDS,
-            "rephrased3_harmful",
-            "rephrased3_difference",
-        )
     if (own["label"] == "blocked").any():
         aside = _estimate_rates(clusters, count_requests(own, blocked=False))
-        found.update({f"{name}_aside": one for name, one in aside.items()})
+        for name, estimate in aside.estimates.items():
+            found.estimates[f"{name}_aside"] = estimate
     kept = own.index.isin(texts.index) & own["cluster"].duplicated(keep=False)
     if kept.any():
-        phrasings = wording.Phrasings(
-            code[kept], refused[kept], np.full(kept.sum(), "one")
-        )
+        style = np.full(kept.sum(), "one")
+        phrasings = wording.Phrasings(code[kept], refused[kept], style)
         words = texts.loc[own.index[kept]].tolist()
-        _estimate_by_words(
-            found, ClusterBootstrap(code[kept], *drawn), phrasings, words
-        )
+        resampled = ClusterBootstrap(code[kept], *drawn)
+        _estimate_by_words(found, resampled, phrasings, words)
     if "annotation" in own:
         _correct_for_annotations(found, clusters, several, refused, own["annotation"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
@@ -332,22 +320,21 @@ def _measure_clusters(
     mixed = every[disagreement.is_mixed(every)]
     uneven = (mixed["rejected"] / mixed["n"] - 0.5).abs()
     brittle = mixed.assign(uneven=uneven).sort_values(["uneven", "cluster_id"])
-    return _Measured(row | found.columns(), isolated.dropna(), brittle)
+    return row | found.columns(), isolated.dropna(), brittle
 
 
-def _estimate_rates(clusters: ClusterBootstrap, every: pd.DataFrame) -> _Estimates:
+def _estimate_rates(clusters: ClusterBootstrap, every: pd.DataFrame) -> _Measures:
     """Estimate FRR and DR."""
     several = every[every["n"] >= 2]
-    found = _Estimates(
-        frr=_rate(clusters, every),
-        dr=disagreement.estimate_disagreement(clusters, several),
-    )
-    found.withhold_rates(every, disagreement.too_few_for_disagreement(several))
+    found = _Measures()
+    found.add("frr", every, frr=_rate(clusters, every))
+    dr = disagreement.estimate_disagreement(clusters, several)
+    found.add("dr", several, dr=dr)
     return found
 
 
 def _correct_for_annotations(
-    found: _Estimates,
+    found: _Measures,
     clusters: ClusterBootstrap,
     several: pd.DataFrame,
     refused: np.ndarray,
@@ -358,12 +345,11 @@ def _correct_for_annotations(
     read = [said[(refused == label) & ~np.isnan(said)] for label in (1, 0)]
     counts = [(int(own.sum()), len(own)) for own in read]
     corrected = label_noise.correct_label_noise(clusters, several, *counts)
-    found.update({f"{name}_read": one for name, one in corrected.items()})
-    found.withhold(
+    found.add_checked(
         min(n for _, n in counts) < MIN_REFUSALS,
         f"readings of {MIN_REFUSALS} refusals, and of as many answers",
-        "frr_read",
-        "dr_read",
+        frr_read=corrected["frr"],
+        dr_read=corrected["dr"],
     )
 
 
@@ -378,6 +364,26 @@ def _too_few_for_a_rate(decided: pd.DataFrame) -> bool:
     return bool(0 < fewest < MIN_MIXED)
 
 
+_RULES: dict[str, tuple[Callable[[pd.DataFrame], bool], str]] = {
+    "frr": (
+        _too_few_for_a_rate,
+        f"{MIN_MIXED} clusters with a refusal, and with an answer",
+    ),
+    "dr": (
+        disagreement.too_few_for_disagreement,
+        f"{_PAIRS_NEED}, and {MIN_MIXED} clusters decided both ways",
+    ),
+    "rephrased3": (
+        rephrasing.too_few_for_odds,
+        f"{MIN_REFUSALS} refusals, and {MIN_MIXED} clusters decided both ways",
+    ),
+}
+"""By measure, whether decisions are too few for an interval, and what it takes.
+
+Those of frr hold for other rates, those of rephrased3 for other odds.
+"""
+
+
 def _sample_texts(decisions: Decisions) -> pd.Series:
     """Read the texts of at most 2,000 clusters, drawn at random.
 
@@ -388,12 +394,12 @@ def _sample_texts(decisions: Decisions) -> pd.Series:
     drawn = np.random.default_rng(SEED).choice(
         several, min(2_000, len(several)), replace=False
     )
-    texts = decisions.texts(decisions.rows.index[np.isin(codes, drawn)].to_numpy())
+    texts = decisions.rows.loc[np.isin(codes, drawn), "text"]
     return texts if (texts != "").any() else texts[:0]
 
 
 def _estimate_by_words(
-    found: _Estimates,
+    found: _Measures,
     clusters: ClusterBootstrap,
     phrasings: wording.Phrasings,
     texts: list[str],
@@ -407,38 +413,40 @@ def _estimate_by_words(
     }
     for name, mask in chosen.items():
         pairs = first[mask], second[mask]
-        found[name] = wording.estimate_pair_disagreement(clusters, phrasings, pairs)
+        dr = wording.estimate_pair_disagreement(clusters, phrasings, pairs)
         too_few = wording.too_few_for_pairs(phrasings.refused, pairs)
-        found.withhold(too_few, _PAIRS_NEED, name)
+        found.add_checked(too_few, _PAIRS_NEED, **{name: dr})
 
 
 def _measure_neighbours(
     own: pd.DataFrame, decided: np.ndarray, vectors: np.ndarray, drawn: tuple[int, int]
-) -> _Measured:
-    """Measure a system with near neighbours in the place of clusters."""
-    brittle = pd.DataFrame(columns=["cluster", "n", "rejected"])
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Measure a system with near neighbours in the place of clusters.
+
+    Return a row of an audit, and isolated refusals.
+    """
     scored = ~np.isnan(decided)
     if not scored.any():
         unknown = estimates.to_columns(dict.fromkeys(("frr", "dr"), (np.nan,) * 3))
         row = unknown | {"note": "no row is answered or refused"}
-        return _Measured(row, pd.DataFrame(columns=["row", "isolation"]), brittle)
+        return row, pd.DataFrame(columns=["row", "isolation"])
     refused = decided[scored] == 1
     near = neighbours.find_neighbours(vectors[scored], refused)
     clusters = ClusterBootstrap(near.groups, *drawn)
     frame = pd.DataFrame({"cluster_id": near.groups, "n": 1, "rejected": refused * 1})
-    found = _Estimates(
-        frr=_rate(clusters, frame),
-        dr=neighbours.estimate_neighbour_disagreement(clusters, near, refused),
-    )
+    found = _Measures()
+    found.add("frr", frame.groupby("cluster_id").sum(), frr=_rate(clusters, frame))
     fewest = min(refused.sum(), (~refused).sum())
-    found.withhold_rates(
-        frame.groupby("cluster_id").sum(), fewest < disagreement.MIN_DECISIONS_EACH
+    found.add_checked(
+        fewest < disagreement.MIN_DECISIONS_EACH,
+        _RULES["dr"][1],
+        dr=neighbours.estimate_neighbour_disagreement(clusters, near, refused),
     )
     kept = refused & (near.near > 0)
     isolation = 1 - near.near_rejected[kept] / near.near[kept]
     isolated = pd.DataFrame({"row": own.index[scored][kept], "isolation": isolation})
     n_near = {"n_near": int((near.near > 0).sum())}
-    return _Measured(n_near | found.columns(), isolated, brittle)
+    return n_near | found.columns(), isolated
 
 
 def compare(
@@ -509,37 +517,32 @@ def compare(
 
 def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
     clusters = ClusterBootstrap(both.index, *drawn)
-    old, new = (
-        pd.DataFrame(
-            {
-                "cluster_id": both.index,
-                "n": both[f"n_{end}"],
-                "rejected": both[f"rejected_{end}"],
-            }
-        )
-        for end in ("old", "new")
-    )
-    found = _Estimates(
-        frr=_rate(clusters, new, old),
-        dr=estimate_disagreement_difference(clusters, new, old),
-        rephrased3=_odds(clusters, new, old),
-    )
-    if old.equals(new):  # resampling shows no spread then
-        for name, one in found.items():
-            found[name] = Estimate(0.0, 0.0, 0.0, one.draws)
-    alone: dict[str, float] = {}
-    for end, side in (("old", old), ("new", new)):
-        dr = disagreement.estimate_disagreement(clusters, side)
-        alone[f"frr_{end}"] = _rate(clusters, side).value
-        alone[f"dr_{end}"] = dr.value
-        alone[f"rephrased3_{end}"] = _odds(clusters, side).value
-    for name, too_few, needs in (
-        ("dr", disagreement.too_few_for_disagreement, _DR_NEEDS),
-        ("rephrased3", rephrasing.too_few_for_odds, _ODDS_NEEDS),
-        ("frr", _too_few_for_a_rate, _RATE_NEEDS),
-    ):
-        found.withhold(too_few(old) or too_few(new), needs, name)
-    return alone | found.columns(p=two_sided_p(found["dr"]))
+    sides = {}
+    row: dict[str, Any] = {}
+    for end in ("old", "new"):
+        columns = {"n": both[f"n_{end}"], "rejected": both[f"rejected_{end}"]}
+        sides[end] = pd.DataFrame({"cluster_id": both.index, **columns})
+        for name, estimate in _estimate(clusters, sides[end]).items():
+            row[f"{name}_{end}"] = estimate.value
+    old, new = sides.values()
+    found = _Measures()
+    for name, estimate in _estimate(clusters, new, old).items():
+        if old.equals(new):  # resampling shows no spread then
+            estimate = Estimate(0.0, 0.0, 0.0, estimate.draws)
+        found.add(name, old, new, **{name: estimate})
+    return row | found.columns(p=two_sided_p(found.estimates["dr"]))
+
+
+def _estimate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> dict[str, Estimate]:
+    """Estimate what is compared, or with two sides by how much it differs."""
+    estimate_dr = disagreement.estimate_disagreement
+    if len(sides) == 2:
+        estimate_dr = estimate_disagreement_difference
+    return {
+        "frr": _rate(clusters, *sides),
+        "dr": estimate_dr(clusters, *sides),
+        "rephrased3": _odds(clusters, *sides),
+    }
 
 
 def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
@@ -551,16 +554,11 @@ def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
     of frr, dr and rephrased3.
     """
     decided = decided.assign(cluster_id=decided.index)
-    clusters = ClusterBootstrap(decided["cluster_id"])
-    found = {
-        "frr": _rate(clusters, decided),
-        "dr": disagreement.estimate_disagreement(clusters, decided),
-        "rephrased3": _odds(clusters, decided),
-    }
     table = pd.DataFrame({"clusters": [50, 100, 200, 500, 1000, 2000, 5000]})
     expected = decided["rejected"].mean() * table["clusters"]
     table["refusals"] = expected.round().astype(int)
     scale = np.sqrt(len(decided) / table["clusters"])
+    found = _estimate(ClusterBootstrap(decided["cluster_id"]), decided)
     for name, one in found.items():
         table[name] = (one.high - one.low) / 2 * scale
     return table

@@ -49,14 +49,11 @@ ColumnOption = Annotated[
     ),
 ]
 
-PART_ROWS = 4096  # texts embedded in each part: what a kill can lose
-
 
 def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     """Audit a log, print what was found and write it to a folder."""
-    found = audits.audit(
-        decisions, vectors=None if decisions.clustered else embed_log(decisions, folder)
-    )
+    vectors = None if decisions.clustered else embed_log(decisions)
+    found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
         print(
             "There is no column of decisions: answers were labelled by"
@@ -71,35 +68,17 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     return found
 
 
-def embed_log(decisions: Decisions, out: Path) -> np.ndarray:
-    """Return the sentence vectors of a log's rows, kept in a folder.
-
-    DataError if the log has no texts.
-    """
-    from tqdm import tqdm
-
+def embed_log(decisions: Decisions) -> np.ndarray:
+    """Return the sentence vectors of a log's rows; DataError if it has no texts."""
     from paraguard_utils.models import encoder
 
-    texts = decisions.texts(decisions.rows.index.to_numpy()).tolist()
+    texts = decisions.rows["text"].tolist()
     if not any(texts):
         raise DataError(
             f"{decisions.name}: there are neither clusters nor texts; name one of them,"
             " with --cluster or --text"
         )
-    hashes = [encoder.hash_text(text) for text in texts]
-    out.mkdir(parents=True, exist_ok=True)
-    from paraguard_utils.parts import Parts  # a store's packages, for vectors only
-
-    with Parts(out / "vectors.parquet", "sentences") as parts:
-        missing = pd.Series(texts, hashes).groupby(level=0).first()
-        for frame in parts.read():
-            missing = missing.drop(frame["text_hash"], errors="ignore")
-        for start in tqdm(range(0, len(missing), PART_ROWS), desc="embedding"):
-            chunk = missing.iloc[start : start + PART_ROWS]
-            vectors = list(encoder.encode_texts(chunk.tolist()))
-            parts.add(pd.DataFrame({"text_hash": chunk.index, "vector": vectors}))
-        known = pd.concat(parts.read()).set_index("text_hash")["vector"]
-    return np.stack(known[hashes].to_list()).astype(np.float16)
+    return encoder.memoize_embedding(encoder.encode_texts)(texts)
 
 
 def _fill(lines: Sequence[str]) -> str:
@@ -145,7 +124,7 @@ def read_score_rows(
     """
     source = records.find_log_source(file)
     named = dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)
-    rows = pd.concat(records.read_parts(source, named))
+    rows = records.read_rows(source, named).dropna(axis=1, how="all")
     for name in ("score", "cluster"):
         if name not in rows:
             raise DataError(
@@ -219,7 +198,7 @@ def label(
     Example: paraguard label answers.csv --column completion --request prompt >
     labelled.csv
     """
-    frame = pd.concat(records.read_table(records.find_log_source(file)))
+    frame = records.read_table(records.find_log_source(file))
     for name, option in ((column, "--column"), (request, "--request")):
         if name and name not in frame:
             raise DataError(

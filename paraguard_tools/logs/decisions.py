@@ -4,17 +4,16 @@ The file may have one of many layouts (`docs/usage.md`, Your own log).
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 
 from paraguard_tools.logs import records
-from paraguard_tools.logs.records import USUAL_COLUMNS, YES_NO, LogSource
+from paraguard_tools.logs.records import USUAL_COLUMNS, YES_NO, LogSource, read_words
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 
@@ -22,54 +21,21 @@ ONLY_SYSTEM = "all rows"  # the system of a file that names none
 # Answers up to which the classifier reads too, if it is installed: it embeds each
 MAX_CLASSIFIED = 20_000
 
-_WORDS = {
-    **{label: label for label in LABELS},
-    **dict.fromkeys(
-        [
-            "rejected",
-            "refuse",
-            "refused",
-            "refusal",
-            "block",
-            "deny",
-            "denied",
-            "unsafe",
-            "flagged",
-        ],
-        "reject",
-    ),
-    **dict.fromkeys(
-        [
-            "accepted",
-            "answer",
-            "answered",
-            "allow",
-            "allowed",
-            "pass",
-            "passed",
-            "comply",
-            "safe",
-        ],
-        "accept",
-    ),
-    "unsafe": "reject",
-    "flagged": "reject",
-    "comply": "accept",
-    "safe": "accept",
-    "error": "unparsed",
-    "unclear": "unparsed",
-}
+_WORDS = {label: label for label in LABELS} | read_words(
+    {
+        "reject": "rejected refuse refused refusal block deny denied unsafe flagged",
+        "accept": "accepted answer answered allow allowed pass passed comply safe",
+        "unparsed": "error unclear",
+    }
+)
 """The label that a word for a decision, in lower case, plainly means."""
 
-HARMFUL_WORDS = YES_NO | {
-    "harmful": True,
-    "unsafe": True,
-    "harmless": False,
-    "safe": False,
-    "benign": False,
-}
+HARMFUL_WORDS = YES_NO | read_words(
+    {True: "harmful unsafe", False: "harmless safe benign"}
+)
 """Words for harmful and harmless, in lower case."""
 
+_DEFAULTS = {"system": ONLY_SYSTEM, "category": "", "text": ""}
 _TOLD = ("decision", "cluster", "system", "harmful", "annotation")
 _ANSWERED = ("answer", "finish_reason", "text")
 _KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
@@ -81,17 +47,15 @@ class Decisions:
     """What systems decided, row by row.
 
     The index of `rows` counts rows of the file, from 0. Its columns are system, label
-    (one of `core.decisions.LABELS`), category (of a provider's stop, "" elsewhere); if
-    the file has them, cluster, harmful (bool) and reading; text if the rows are from a
-    frame. `labelled_by` is who labelled the answers, "" if the file has decisions.
-    `read` reads the file again, in parts, for its texts; `first` is the number by which
-    users know its first row.
+    (one of `core.decisions.LABELS`), category (of a provider's stop, "" elsewhere) and
+    text ("" if there is none); if the file has them, cluster, harmful (bool) and
+    annotation. `labelled_by` is who labelled the answers, "" if the file has decisions.
+    `first` is the number by which users know the first row.
     """
 
     rows: pd.DataFrame
     name: str = "decisions"
     labelled_by: str = ""
-    read: Callable[[], Iterable[pd.DataFrame]] = field(default=tuple, repr=False)
     first: int = 0
 
     @property
@@ -151,9 +115,9 @@ class Decisions:
                 f" {', '.join(USUAL_COLUMNS)}"
             )
         named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
-        read = partial(records.read_parts, source, named, requests)
-        rows, labelled_by = _gather(source, read(), rejects, labeller)
-        return cls(rows, source.name, labelled_by, read, source.first)
+        told = records.read_rows(source, named, requests)
+        rows, labelled_by = _decide(source, told, rejects, labeller)
+        return cls(rows, source.name, labelled_by, source.first)
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, name: str = "decisions") -> Self:
@@ -166,49 +130,26 @@ class Decisions:
         True
         """
         frame = frame.reset_index(drop=True)
-        made = frame.assign(
-            system=frame.get("system", ONLY_SYSTEM), category=frame.get("category", "")
-        )
-        return cls(made[[name for name in _KEPT if name in made]], name)
+        for column, default in _DEFAULTS.items():
+            frame[column] = frame.get(column, default)
+        return cls(frame[[column for column in _KEPT if column in frame]], name)
 
     def by_system(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yield the name and the rows of each system, in the order of the file."""
         for name, own in self.rows.groupby("system", observed=True, sort=False):
             yield str(name), own
 
-    def texts(self, wanted: Sequence[int] | np.ndarray) -> pd.Series:
-        """Read the texts of some rows, by row; "" where the file has none."""
-        if "text" in self.rows:
-            return self.rows["text"].reindex(wanted)
-        found = [pd.Series(dtype=str)]
-        for part in self.read():
-            if "text" in part:
-                texts = part.loc[part.index.isin(wanted), "text"].fillna("").astype(str)
-                raw = texts.str.encode("utf-8", "surrogateescape")
-                found.append(raw.str.decode("utf-8", "replace"))
-        every = pd.concat(found)
-        return every[~every.index.duplicated()].reindex(wanted, fill_value="")
 
-
-def _gather(
-    source: LogSource,
-    parts: Iterable[pd.DataFrame],
-    rejects: Sequence[str],
-    labeller: str,
+def _decide(
+    source: LogSource, told: pd.DataFrame, rejects: Sequence[str], labeller: str
 ) -> tuple[pd.DataFrame, str]:
-    """Return all rows, and who labelled them.
-
-    Answers are kept only as long as they are needed, so that a million rows are small.
-    """
-    frames = [pd.DataFrame()]
-    for part in parts:
-        is_decided = "decision" in part and part["decision"].notna().any()
-        frames.append(part.filter(_TOLD if is_decided else _TOLD + _ANSWERED))
-    told = pd.concat(frames)
+    """Return what was decided in all rows, and who labelled them."""
     if not len(told):
         raise DataError(f"{source.name}: there are no rows")
     told = told.dropna(axis=1, how="all")
-    frame = pd.DataFrame({"system": ONLY_SYSTEM, "category": ""}, told.index)
+    frame = pd.DataFrame(_DEFAULTS, told.index)
+    if "text" in told:
+        frame["text"] = told["text"].fillna("").map(partial(_SURROGATE.sub, "\ufffd"))
     for name in told.columns.intersection(_TOLD):
         frame[name] = _check_words(source, told[name])
     labelled_by = ""
@@ -304,11 +245,12 @@ def label_refusals(
     >>> label_refusals(answers, labeller="cues")["label"].tolist()
     ['reject', 'accept']
     """
-    frame = pd.DataFrame(index=range(len(answers)), columns=_ANSWERED, dtype=object)
-    given = (answers, finish_reasons, requests)
-    for name, values in zip(_ANSWERED, given, strict=True):
-        if values is not None:
-            frame[name] = list(values)
+    frame = pd.DataFrame(columns=_ANSWERED, dtype=object)
+    frame["answer"] = list(answers)
+    if finish_reasons is not None:
+        frame["finish_reason"] = list(finish_reasons)
+    if requests is not None:
+        frame["text"] = list(requests)
     return _label(frame.astype(object), labeller)[0]
 
 

@@ -5,7 +5,6 @@ import html
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from paraguard_tools.logs import gate
@@ -55,7 +54,7 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     places = found.refusals["row"].astype(int)
-    words = found.decisions.texts(places.to_numpy()).to_numpy() if len(places) else []
+    words = found.decisions.rows.loc[places, "text"].to_numpy()
     refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
     tables = {
         "audit": found.table,
@@ -65,13 +64,12 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
     }
     files = []
     for name, frame in tables.items():
-        if frame.empty:
-            continue
-        written = frame.copy()
-        for column in frame.columns.intersection(_NAMED_BY_USERS):
-            written[column] = texts.escape_formulas(frame[column].astype(str))
-        files.append(out / f"{name}.csv")
-        written.to_csv(files[-1], index=False, lineterminator="\n")
+        if len(frame):
+            files.append(out / f"{name}.csv")
+            named = frame.columns.intersection(_NAMED_BY_USERS)
+            cells = texts.escape_formulas(frame[named].astype(str))
+            frame = frame.assign(**cells)
+            frame.to_csv(files[-1], index=False, lineterminator="\n")
     figure = _figure(found.table, out / "audit.png")
     if figure:
         files.append(figure)
@@ -96,21 +94,17 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
     if known.empty:
         return None
     figure, axes = style.subplots(1, 2, height=0.9 + 0.28 * len(known), sharey=True)
-    y = np.arange(len(known))[::-1]
     labels = {
         "frr": "share of requests refused",
         "dr": "disagreement ratio: 0 meaning decides, 1 it does not",
     }
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
-        value, low, high = (known[f"{name}{end}"] for end in ("", "_low", "_high"))
-        spread = [(value - low).clip(0), (high - value).clip(0)]
-        axis.errorbar(value, y, xerr=spread, fmt="o", color=style.INK)
-        axis.set_xlim(0, np.nanmax([1.0, *high]))
+        style.draw_interval_bars(axis, known, name, range(len(known)), color=style.INK)
+        axis.set_xlim(0, max(1.0, known[f"{name}_high"].max()))
         axis.set_xlabel(label)
-        axis.set_ylim(-0.6, len(known) - 0.4)
-    names = known["system"].astype(str).map(gate.remove_unprintable)
     # Between two dollars matplotlib reads mathematics
-    axes[0].set_yticks(y, names.str[:MAX_NAME_CHARS].str.replace("$", r"\$"))
+    names = known["system"].astype(str).map(gate.remove_unprintable)
+    style.name_rows(axes[0], names.str[:MAX_NAME_CHARS].str.replace("$", r"\$"))
     figure.savefig(file, metadata={"Software": None})
     plt.close(figure)
     return file
@@ -121,35 +115,33 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
     image = ""
     if figure:
         coded = base64.b64encode(figure.read_bytes()).decode()
-        image = (
-            '<img alt="share refused and disagreement ratio, by system"'
-            f' src="data:image/png;base64,{coded}">'
-        )
+        image = _IMAGE.format(coded)
     listed = refusals.head(_MAX_ON_PAGE).filter(
         ["system", "cluster", "isolation", "text"]
     )
     listed["system"] = listed["system"].astype(str).str[:MAX_NAME_CHARS]
     said = [*found.sentences, *list_audit_notes(found.table)]
-    by = f"neighbours at cosine {THETA:.2f} or more"
-    if found.decisions.clustered:
-        by = "clusters"
-    labelled = ""
     if found.decisions.labelled_by:
-        labelled = f" Answers were labelled by {found.decisions.labelled_by}."
-    stops = "<p>None.</p>"
+        said.append(f"Answers were labelled by {found.decisions.labelled_by}.")
+    by = "clusters"
+    if not found.decisions.clustered:
+        by = f"neighbours at cosine {THETA:.2f} or more"
+    stops = "None."
     if len(found.stops):
         stops = found.stops.to_html(index=False, border=0)
     return _PAGE.format(
         name=html.escape(Path(found.decisions.name).name),
         by=by,
         said="".join(f"<li>{html.escape(one)}</li>" for one in said),
-        labelled=html.escape(labelled),
         image=image,
         table=display_audit(found.table).to_html(border=0, na_rep=""),
         stops=stops,
         listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
     )
 
+
+_IMAGE = """<img alt="share refused and disagreement ratio, by system"
+src="data:image/png;base64,{}">"""
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -174,7 +166,7 @@ img {{ max-width: 100% }}
 {image}
 <p>Disagreement ratio: how often two wordings of one request are decided differently,
 over how often two unrelated requests are. Wordings of one request are {by}. In
-brackets: 95 % intervals; a dash where there is too little to say.{labelled}</p>
+brackets: 95 % intervals; a dash where there is too little to say.</p>
 {table}
 <h2>What providers stopped</h2>
 {stops}

@@ -1,4 +1,4 @@
-"""Read the rows of a log in parts.
+"""Read the rows of a log.
 
 Its kind is found out by its content, compressed or not.
 
@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
@@ -28,21 +28,23 @@ from paraguard_utils.errors import DataError
 
 _Object: TypeAlias = Mapping[str, Any]
 
-CHUNK_ROWS = 50_000  # read at a time
 _HEAD_BYTES = 1 << 16  # by which the kind of a file is found out
 STDIN = "-"
 
+_ABOUT_REFUSAL = [
+    "refused",
+    "rejected",
+    "refusal",
+    "reject",
+    "refuse",
+    "flagged",
+    "blocked",
+]
+"""Names of columns in which yes means a refusal."""
+
 USUAL_COLUMNS = {
     "text": ["text", "prompt", "request", "question", "input", "instruction"],
-    "decision": [
-        "decision",
-        "label",
-        "refused",
-        "rejected",
-        "refusal",
-        "verdict",
-        "flagged",
-    ],
+    "decision": ["decision", "label", *_ABOUT_REFUSAL[:3], "verdict", "flagged"],
     "cluster": ["cluster", "cluster_id", "meaning", "group"],
     "system": ["system", "model", "guard"],
     "harmful": ["harmful", "should_refuse", "unsafe"],
@@ -55,22 +57,23 @@ USUAL_COLUMNS = {
 taken.
 """
 
-YES_NO = {
-    **dict.fromkeys(("1", "1.0", "true", "yes"), True),
-    **dict.fromkeys(("0", "0.0", "false", "no"), False),
-}
-"""Words for yes and no, in lower case."""
 
-_ABOUT_REFUSAL = [
-    "refused",
-    "rejected",
-    "refusal",
-    "reject",
-    "refuse",
-    "flagged",
-    "blocked",
-]
-"""Names of columns in which yes means a refusal."""
+def read_words(meanings: Mapping[Any, str]) -> dict[str, Any]:
+    """Return what each word means, from the words of each meaning.
+
+    Examples
+    --------
+    >>> read_words({1: "one uno", 2: "two"})
+    {'one': 1, 'uno': 1, 'two': 2}
+    """
+    known = {}
+    for meaning, words in meanings.items():
+        known |= dict.fromkeys(words.split(), meaning)
+    return known
+
+
+YES_NO = read_words({True: "1 1.0 true yes", False: "0 0.0 false no"})
+"""Words for yes and no, in lower case."""
 
 _PLACES_OF_ANSWERS = {
     "choices": ("choices.message.content", "choices.message.refusal", "choices.text"),
@@ -191,7 +194,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _keep(content: Any) -> Path:
-    """Copy a stream to a file of this process, since rows are read twice."""
+    """Copy a stream to a file of this process, whose beginning is read twice."""
     with tempfile.NamedTemporaryFile(delete=False, prefix="paraguard-") as kept:
         atexit.register(Path(kept.name).unlink, missing_ok=True)
         shutil.copyfileobj(content, kept)
@@ -206,92 +209,91 @@ def _decode(text: str) -> Any:
         return None
 
 
-def read_parts(
+def read_rows(
     source: LogSource, columns: Mapping[str, str], requests: str | Path = ""
-) -> Iterator[pd.DataFrame]:
-    """Read a file in parts.
+) -> pd.DataFrame:
+    """Read the rows of a file.
 
-    They are frames of text, with one column for each field of `USUAL_COLUMNS` that the
-    file has. The index counts rows of the file from 0; a value that is missing is NaN.
-    `columns` names the column of each field: "" takes the usual name that is there,
-    "none" takes nothing. `requests` is the input file of a batch, which has what was
-    asked. Raises DataError if a row cannot be read, or a column that was named is not
-    there.
+    Returns text, with one column for each field of `USUAL_COLUMNS` that the file has.
+    The index counts rows of the file from 0; a value that is missing is NaN. `columns`
+    names the column of each field: "" takes the usual name that is there, "none" takes
+    nothing. `requests` is the input file of a batch, which has what was asked. Raises
+    DataError if a row cannot be read, or a column that was named is not there.
     """
-    if source.kind in ("table", "parquet"):
-        if source.kind == "table":
-            frames = read_table(source, "surrogateescape")
-        else:
-            frames = _read_parquet(source)
-        for frame in frames:
-            yield _choose_columns(source, frame, columns)
-        return
-    asked = _read_requests(requests) if requests else {}
-    rows = _read_objects(source, columns, asked)
+    if source.kind == "table":
+        return _choose_columns(source, read_table(source, "surrogateescape"), columns)
+    if source.kind == "parquet":
+        return _choose_columns(source, _read_parquet(source), columns)
     if source.kind == "inspect":
-        rows = _read_inspect(source, columns)
-    while batch := list(itertools.islice(rows, CHUNK_ROWS)):
-        numbers, fields = zip(*batch, strict=True)
-        frame = pd.DataFrame(list(fields), index=numbers, dtype=object)
-        yield _to_text(frame).dropna(axis=1, how="all")
+        rows = list(_read_inspect(source, columns))
+    else:
+        asked = _read_requests(requests) if requests else {}
+        rows = list(_read_objects(source, columns, asked))
+    numbers = [number for number, _ in rows]
+    fields = [fields for _, fields in rows]
+    return _to_text(pd.DataFrame(fields, index=numbers, dtype=object))
 
 
 def _choose_columns(
     source: LogSource, frame: pd.DataFrame, columns: Mapping[str, str]
 ) -> pd.DataFrame:
     """Return the columns of a table that are fields, under the fields' names."""
-    names = {field: name for field, name in columns.items() if name and name != "none"}
-    for name in names.values():
+    named = [name for name in columns.values() if name not in ("", "none")]
+    for name in named:
         if name not in frame:
             there = ", ".join(map(repr, list(frame)[:12]))
             raise DataError(
                 f"{source.name}: there is no column {name!r}; there are {there}"
             )
-    free = {
-        name.lower(): name
-        for name in reversed(list(frame))
-        if name not in names.values()
-    }
-    for field, name in columns.items():
-        usual = [free[one] for one in USUAL_COLUMNS[field] if one in free]
-        if not name and usual:
-            names[field] = usual[0]
-    if len(set(names.values())) < len(names):
+    if len(set(named)) < len(named):
         raise DataError(
             f"{source.name}: one column cannot be two things; name different ones"
         )
-    chosen = frame[list(names.values())].set_axis(list(names), axis=1)
-    if names.get("decision", "").lower() in _ABOUT_REFUSAL:
-        chosen["decision"] = chosen["decision"].map(_as_refusal)
-    return chosen
+    usual = {name.lower(): name for name in reversed(list(frame)) if name not in named}
+    chosen = {}
+    for field, name in columns.items():
+        there = {name: name} if name else usual
+        found = next((one for one in _list_names(field, name) if one in there), "")
+        if found:
+            values = frame[there[found]]
+            is_refusal = _tells_refusal(field, found)
+            chosen[field] = values.map(_as_decision) if is_refusal else values
+    return pd.DataFrame(chosen, index=frame.index)
 
 
-def _as_refusal(value: Any) -> Any:
-    """Turn yes and no of a column about refusals into decisions.
+def _list_names(field: str, name: str) -> list[str]:
+    """Return the columns in which a field may be: for "" those of the usual names."""
+    if name == "none":
+        return []
+    return [name] if name else USUAL_COLUMNS[field]
 
-    Return all else as it is.
-    """
+
+def _tells_refusal(field: str, name: str) -> bool:
+    """Return whether yes in a column is a refusal."""
+    return field == "decision" and name.lower() in _ABOUT_REFUSAL
+
+
+def _as_decision(value: Any) -> Any:
+    """Turn yes and no about a refusal into decisions, and leave all else as it is."""
     bit = YES_NO.get(str(value).strip().lower())
     return value if bit is None else "reject" if bit else "accept"
 
 
-def read_table(source: LogSource, errors: str = "strict") -> Iterator[pd.DataFrame]:
-    """Read a table in parts, each field as text; `errors` is that of `open`."""
+def read_table(source: LogSource, errors: str = "strict") -> pd.DataFrame:
+    """Read a table, each field as text; `errors` is that of `open`."""
     with _open_text(source) as opened:
         header = re.sub('"[^"]*"', "", opened.readline())
     separator = max(",\t;|", key=header.count)
     try:
-        with pd.read_csv(
+        return pd.read_csv(
             source.path,
             sep=separator,
             dtype=object,
             keep_default_na=False,
-            chunksize=CHUNK_ROWS,
             index_col=False,
             encoding=source.encoding,
             encoding_errors=errors,
-        ) as reader:
-            yield from reader
+        )
     except (OSError, ValueError) as error:
         raise source.error(error) from None
 
@@ -300,22 +302,15 @@ def _open_text(source: LogSource) -> IO[str]:
     return source.path.open(encoding=source.encoding, errors="replace")
 
 
-def _read_parquet(source: LogSource) -> Iterator[pd.DataFrame]:
+def _read_parquet(source: LogSource) -> pd.DataFrame:
     try:
-        from pyarrow import ArrowException, parquet
+        return _to_text(pd.read_parquet(source.path).reset_index(drop=True))
     except ImportError:
         raise DataError(
             f"{source.name}: Parquet needs a package that is not there: pip install"
             " pyarrow"
         ) from None
-    start = 0
-    try:
-        for batch in parquet.ParquetFile(source.path).iter_batches(CHUNK_ROWS):
-            frame = batch.to_pandas()
-            frame.index = pd.RangeIndex(start, start + len(frame))
-            start += len(frame)
-            yield _to_text(frame)
-    except (ArrowException, OSError) as error:
+    except (OSError, ValueError) as error:
         raise source.error(error) from None
 
 
@@ -358,11 +353,6 @@ def _list_objects(source: LogSource) -> Iterator[tuple[int, _Object]]:
 def _read_requests(file: str | Path) -> dict[str, _Object]:
     """Return the requests of a batch by their custom_id."""
     source = find_log_source(file)
-    if source.kind not in ("lines", "document"):
-        raise DataError(
-            f"{source.name}: the input of a batch has a JSON object a line; pass the"
-            " file that was sent"
-        )
     return {str(item.get("custom_id")): item for _, item in _list_objects(source)}
 
 
@@ -393,10 +383,7 @@ def _read_record(
     request = asked.get(str(item.get("custom_id")), item)
     inside = [_mapping_at(request, name) for name in ("body", "params", "request")]
     request = next(filter(None, inside), request)
-    fields = {
-        field: _find_field(field, name, [item, request])
-        for field, name in columns.items()
-    }
+    fields = _read_fields(columns, item, request)
     messages = request.get("messages") or item.get("messages")
     text, answer = _read_conversation(messages)
     if text is not None:
@@ -409,11 +396,9 @@ def _read_record(
         stop = stops.find_stop(body)
         if answer is not None or stop:
             ended = ("choices.finish_reason", "stop_reason", "stopReason")
-            reasons = (first_at(body, place) for place in ended)
+            reasons = [stop.reason] if stop else [first_at(body, at) for at in ended]
             fields["answer"] = answer
-            fields["finish_reason"] = (
-                stop.reason if stop else next(filter(None, reasons), None)
-            )
+            fields["finish_reason"] = next(filter(None, reasons), None)
             fields["system"] = fields["system"] or body.get("model")
             return fields
     if error := item.get("error") or first_at(item, "result.error"):
@@ -427,21 +412,20 @@ def _mapping_at(item: _Object, path: str) -> _Object:
     return found if isinstance(found, Mapping) else {}
 
 
-def _find_field(field: str, name: str, places: Sequence[_Object]) -> Any:
-    """Return what the first place tells under a name, or a usual one.
+def _read_fields(columns: Mapping[str, str], *places: _Object) -> dict[str, Any]:
+    """Return the fields of a row, as the first place that has one tells it.
 
-    The place has it itself or in its metadata.
+    A place has a field itself or in its metadata.
     """
-    if name == "none":
-        return None
-    names = (name,) if name else USUAL_COLUMNS[field]
-    for place, own in itertools.product(places, names):
-        for value in (place.get(own), _mapping_at(place, "metadata").get(own)):
-            if value is None or (not name and isinstance(value, Mapping | list)):
-                continue
-            is_refusal = field == "decision" and own.lower() in _ABOUT_REFUSAL
-            return _as_refusal(value) if is_refusal else value
-    return None
+    fields: dict[str, Any] = dict.fromkeys(columns)
+    for field, name in columns.items():
+        for place, own in itertools.product(places, _list_names(field, name)):
+            for value in (place.get(own), _mapping_at(place, "metadata").get(own)):
+                is_usable = bool(name) or not isinstance(value, Mapping | list)
+                if fields[field] is None and value is not None and is_usable:
+                    is_refusal = _tells_refusal(field, own)
+                    fields[field] = _as_decision(value) if is_refusal else value
+    return fields
 
 
 def _read_conversation(messages: Any) -> tuple[str | None, str | None]:
@@ -506,9 +490,7 @@ def _read_span(about: _Object, columns: Mapping[str, str]) -> dict[str, Any]:
     if not asked and not answered:
         return {}
     last = answered[-1] if answered else {}
-    fields = {
-        field: _find_field(field, name, [about]) for field, name in columns.items()
-    }
+    fields = _read_fields(columns, about)
     fields["text"] = _read_conversation(asked)[0]
     fields["answer"] = _join_texts(last.get("content"))
     reasons = _list_attribute(about, "gen_ai.response.finish_reasons")
@@ -574,10 +556,7 @@ def _read_inspect(
 def _read_sample(sample: Any, model: str, columns: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a sample of Inspect."""
     scores = {name: score.value for name, score in (sample.scores or {}).items()}
-    fields = {
-        field: _find_field(field, name, [sample.metadata or {}, scores])
-        for field, name in columns.items()
-    }
+    fields = _read_fields(columns, sample.metadata or {}, scores)
     asked = sample.input
     if not isinstance(asked, str):
         asked = _read_conversation([one.model_dump() for one in asked])[0]

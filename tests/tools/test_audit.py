@@ -11,7 +11,7 @@ from paraguard_lab import record, rephrasing_odds
 from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
-from paraguard_tools.logs import commands, gate, neighbours
+from paraguard_tools.logs import gate, neighbours
 from paraguard_utils import (
     Decisions,
     audit,
@@ -447,25 +447,15 @@ def test_neighbours_stand_for_clusters():
 
 
 @pytest.mark.slow
-def test_texts_without_clusters_are_embedded_once(
-    tmp_path, command, recorded_corpus, capsys, monkeypatch
-):
-    monkeypatch.setattr(commands, "PART_ROWS", 50)
+def test_texts_without_clusters_are_embedded(tmp_path, command, recorded_corpus):
     rows = recorded_corpus.head(120)[["text"]].assign(
         decision=["reject", "accept", "accept"] * 40
     )
     rows.to_csv(tmp_path / "d.csv", index=False)
     done = command("audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out"))
     assert not done.error.count("Error") and "all rows" in done.printed
-    assert len(list((tmp_path / "out" / "vectors.parts").glob("part-*.parquet"))) == 3
     table = pd.read_csv(tmp_path / "out" / "audit.csv")
     assert table["n_near"][0] > 100
-    monkeypatch.setattr(
-        "paraguard_utils.models.encoder.encode_texts", None
-    )  # nothing is embedded again
-    assert not command(
-        "audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out")
-    ).error
 
 
 def test_a_system_that_decides_nothing_near_has_no_numbers():

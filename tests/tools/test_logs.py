@@ -14,7 +14,6 @@ import pytest
 from test_stops import BODIES, body_of
 
 from paraguard_tools import Decisions, audit, label_refusals
-from paraguard_tools.logs import records
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import refusals
 
@@ -187,8 +186,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("way", ["plain", "gz", "utf-16"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, "plain") for name in KINDS),
+        ("tabs.tsv", "gz"),
+        ("chats.jsonl", "gz"),
+        ("tabs.tsv", "utf-16"),
+        ("document.json", "utf-16"),
+    ],
+)
 def test_the_same_decisions_in_any_file(tmp_path, name, way):
     content = KINDS[name].encode("utf-16" if way == "utf-16" else "utf-8")
     file = tmp_path / "log"  # no ending tells what it is
@@ -196,7 +203,7 @@ def test_the_same_decisions_in_any_file(tmp_path, name, way):
     found = Decisions.from_file(file, labeller="cues")
     assert found.rows["label"].tolist() == EXPECTED
     assert found.rows["cluster"].tolist() == FLAT["cluster"].tolist()
-    assert found.texts(found.rows.index).tolist() == FLAT["text"].tolist()
+    assert found.rows["text"].tolist() == FLAT["text"].tolist()
     (row,) = audit(found, n_resamples=100).table.to_dict("records")
     assert row["n_reject"] == EXPECTED.count("reject") and np.isfinite(
         row["dr_most_words"]
@@ -215,19 +222,10 @@ def test_standard_input(monkeypatch):
     content = io.BytesIO(KINDS["decisions.csv"].encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=content))
     found = Decisions.from_file("-")
-    assert found.rows["label"].tolist() == EXPECTED and found.texts([11]).tolist() == [
-        FLAT["text"][11]
-    ]
-
-
-def test_parts_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "CHUNK_ROWS", 5)
-    for name in ("decisions.csv", "chats.jsonl", "spans.json"):
-        (tmp_path / name).write_text(KINDS[name])
-        found = Decisions.from_file(tmp_path / name, labeller="cues")
-        assert found.rows["label"].tolist() == EXPECTED, name
-    FLAT[["text", "cluster", "refused"]].to_parquet(tmp_path / "log")
-    assert Decisions.from_file(tmp_path / "log").rows["label"].tolist() == EXPECTED
+    assert (
+        found.rows["label"].tolist() == EXPECTED
+        and found.rows["text"][11] == (FLAT["text"][11])
+    )
 
 
 def test_a_batch_and_its_input(tmp_path):
@@ -255,7 +253,7 @@ def test_a_batch_and_its_input(tmp_path):
         tmp_path / "out.jsonl", requests=tmp_path / "in.jsonl", labeller="cues"
     )
     assert found.rows["label"].tolist() == EXPECTED[::-1] and found.clustered
-    assert found.texts([0]).tolist() == [FLAT["text"].iloc[-1]]
+    assert found.rows["text"][0] == FLAT["text"].iloc[-1]
     assert found.rows["system"].unique().tolist() == ["m"]
 
 
