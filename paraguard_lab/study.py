@@ -321,8 +321,7 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
 
         A model's own refusal cannot: it is read from the model's answers.
         """
-        labels = {}
-        for name, guard in guards.items():
-            if not registry.is_refusal(name):
-                labels[name] = guard.labels
-        return labels
+        refusals = registry.published_systems("refusal").index
+        return {
+            name: guard.labels for name, guard in guards.items() if name not in refusals
+        }

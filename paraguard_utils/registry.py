@@ -4,7 +4,6 @@ Chat systems are listed in `data/systems.csv`, guards in `data/guards.yaml`, sys
 prompts in `data/system_prompts.yaml`.
 """
 
-import re
 from collections.abc import Iterable
 from copy import deepcopy
 from functools import cache
@@ -17,12 +16,6 @@ import yaml
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.text import did_you_mean
-
-FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-"""The name of a guard that is a user's function, `module:function`."""
-
-REFUSAL_PREFIX = "refusal:"
-"""How the name of a guard begins that is a model's own refusal, `refusal:MODEL`."""
 
 
 def system_prompts() -> dict[str, dict[str, str]]:
@@ -55,29 +48,6 @@ def guard_entries(section: str) -> dict[str, dict[str, Any]]:
     The entries are by name or pattern.
     """
     return _read_yaml(paths.DATA / "guards.yaml").get(section, {})
-
-
-def may_be_guard(name: str) -> bool:
-    """Return whether a name can be a guard's.
-
-    It may be of the panel, a file that is there, a function, a hub id, or a folder.
-    """
-    is_ours = name in guard_entries("panel")
-    if is_ours or is_refusal(name) or re.fullmatch(FUNCTION, name):
-        return True
-    if name.endswith((".csv", ".yaml", ".yml")):
-        return paths.resolve_input(name).is_file()
-    # Behind a colon: another way to use the same weights
-    weights = re.sub(r":\w+$", "", name)
-    if re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights):
-        return True
-    return Path(weights).expanduser().is_dir()
-
-
-def is_refusal(name: str) -> bool:
-    """Return whether a guard is a model's own refusal, which is read from traces."""
-    entry = guard_entries("panel").get(name, {})
-    return name.startswith(REFUSAL_PREFIX) or entry.get("kind") == "refusal"
 
 
 def unknown_guard(name: str) -> str:

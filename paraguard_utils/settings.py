@@ -273,13 +273,6 @@ class GuardChoice(StudySettings):
             names = [*names, self.guard]
         return names
 
-    @model_validator(mode="after")
-    def _guards_exist(self) -> Self:
-        for name in self.asked_guards():
-            if not registry.may_be_guard(name):
-                raise SettingsError(registry.unknown_guard(name))
-        return self
-
 
 class Gates(FrozenParameters):
     """Thresholds of the gates; the first five are the paper's."""

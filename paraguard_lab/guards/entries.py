@@ -12,9 +12,11 @@ from pydantic import (
     model_validator,
 )
 
-from paraguard_utils import registry
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import GUARD_AXES
+
+FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+"""The name of a guard that is a user's function, `module:function`."""
 
 
 class GuardEntry(BaseModel):
@@ -59,7 +61,7 @@ class GuardEntry(BaseModel):
 class FunctionEntry(GuardEntry):
     """A guard that is a function of the user, `module:function`."""
 
-    function: Annotated[str, Field(pattern=rf"^{registry.FUNCTION}$")]
+    function: Annotated[str, Field(pattern=rf"^{FUNCTION}$")]
 
 
 Entry = TypeVar("Entry", bound=GuardEntry)

@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from paraguard_lab.guards.entries import (
+    FUNCTION,
     FunctionEntry,
     entry_error,
     parse_guard_entry,
@@ -24,6 +25,9 @@ from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
 
 MAX_NAME = 100  # characters of a guard's name, which names files
+
+REFUSAL_PREFIX = "refusal:"
+"""How the name of a guard begins that is a model's own refusal, `refusal:MODEL`."""
 
 # By field, the kind of an entry that does not say it
 _IMPLIED_KINDS = {"model": "deployed", "scores": "scores", "function": "function"}
@@ -58,7 +62,7 @@ def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
     """
     options = options or GuardOptions()
     for published, entry in registry.guard_entries("panel").items():
-        own_refusal = registry.REFUSAL_PREFIX + entry.get("model", "")
+        own_refusal = REFUSAL_PREFIX + entry.get("model", "")
         if name == published or (entry["kind"], own_refusal) == ("refusal", name):
             return _make(published, entry, options)
     entry = _find_entry(name)
@@ -76,10 +80,10 @@ def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
 
 def _find_entry(name: str) -> dict[str, Any]:
     """Return the entry of a guard that is not of the panel."""
-    if name.startswith(registry.REFUSAL_PREFIX):
-        model = name.removeprefix(registry.REFUSAL_PREFIX)
+    if name.startswith(REFUSAL_PREFIX):
+        model = name.removeprefix(REFUSAL_PREFIX)
         return {"kind": "refusal", "model": model}
-    if re.fullmatch(registry.FUNCTION, name):
+    if re.fullmatch(FUNCTION, name):
         return {"function": name}
     if name.endswith((".yaml", ".yml")):
         return _read_entry(name)

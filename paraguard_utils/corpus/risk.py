@@ -13,11 +13,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, registry, seams
+from paraguard_utils import paths, seams
 from paraguard_utils.core.vectors import cosine_similarity
 from paraguard_utils.core.words import split_words
-from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.guards.contract import check_probabilities
+from paraguard_utils.errors import SettingsError
 from paraguard_utils.models import encoder
 from paraguard_utils.models.encoder import Embed
 
@@ -122,16 +121,14 @@ def load_risk_scorer(name: str) -> RiskScorer:
     Parameters
     ----------
     name : str
-        `RISK_VERSION`; `module:function`, a function from texts to risks, whose file's
-        digest is its version; or what an entry point of the group `paraguard.risks`
-        knows, a function from a name to a scorer or None.
+        `RISK_VERSION`, or what an entry point of the group `paraguard.risks` knows, a
+        function from a name to a scorer or None: `paraguard_tools` has
+        `module:function`, guards and text classifiers.
 
     Raises
     ------
     SettingsError
-        There is no such scorer, or the function cannot be imported.
-    DataError
-        When it scores: a function does not return one number in [0, 1] per text.
+        There is no such scorer.
     """
     if name == RISK_VERSION:
         return RiskScorer(f"{RISK_VERSION} {risk_data_digest()[:16]}", surface_risk)
@@ -139,28 +136,8 @@ def load_risk_scorer(name: str) -> RiskScorer:
         scorer = seams.load_extension("risks", kind)(name)
         if scorer:
             return scorer
-    if re.fullmatch(registry.FUNCTION, name):
-        function, digest = seams.load_function(name, "the risk scorer")
-        return score_by_function(name, digest, function)
-    guards = ", ".join(registry.guard_entries("panel"))
     raise SettingsError(
         f"there is no risk scorer {name!r}; there are {RISK_VERSION}, module:function"
-        f" for a function of yours, MODEL#LABEL for a text classifier, and {guards}"
+        " for a function of yours, MODEL#LABEL for a text classifier, and the guards"
+        " of data/guards.yaml"
     )
-
-
-def score_by_function(
-    name: str,
-    version: str,
-    function: Callable[[Sequence[str]], np.ndarray | Sequence[float]],
-) -> RiskScorer:
-    """Make a risk scorer of a function from texts to numbers in [0, 1]."""
-
-    def score(texts: Sequence[str], embed: Embed) -> np.ndarray:
-        risks = check_probabilities(name, function(list(texts)), len(texts))
-        if np.isnan(risks).any():
-            number = np.isnan(risks).argmax() + 1
-            raise DataError(f"the risk scorer {name} gives no risk for text {number}")
-        return risks
-
-    return RiskScorer(f"{name} {version}", score)

@@ -1,11 +1,13 @@
 """What may take the place of the frozen risk scorer: guards and text classifiers."""
 
+import hashlib
+
 import pytest
 import tiny
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from paraguard_utils.corpus import risk
-from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.errors import DataError, ModelError, SettingsError
 from paraguard_utils.guards import panel
 from paraguard_utils.models import encoder
 
@@ -54,3 +56,35 @@ def test_a_label_or_a_classifier_that_is_not_there_is_one_clear_error(
         risk.load_risk_scorer(f"{classifier}#harm")
     with pytest.raises(ModelError, match="is neither"):
         risk.load_risk_scorer(f"{tmp_path / 'nothing'}#toxic")
+
+
+OWN_SCORER = """
+def by_length(texts):
+    return [min(len(text) / 100, 1.0) for text in texts]
+
+def wrong(texts):
+    return [2.0 for text in texts]
+
+def missing(texts):
+    return [float("nan") for text in texts]
+"""
+
+
+def test_a_function_can_take_its_place(tmp_path, monkeypatch):
+    file = tmp_path / "own_risk.py"
+    file.write_text(OWN_SCORER)
+    monkeypatch.syspath_prepend(tmp_path)
+    scorer = risk.load_risk_scorer("own_risk:by_length")
+    assert scorer.score(["a" * 30, "a" * 400], encoder.encode_texts).tolist() == [
+        0.3,
+        1.0,
+    ]
+    name, digest = scorer.identity.split()
+    assert name == "own_risk:by_length"
+    assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(digest)
+    with pytest.raises(DataError, match="own_risk:wrong gives 2 for text 1"):
+        risk.load_risk_scorer("own_risk:wrong").score(["a"], encoder.encode_texts)
+    with pytest.raises(DataError, match="own_risk:missing gives no risk for text 1"):
+        risk.load_risk_scorer("own_risk:missing").score(["a"], encoder.encode_texts)
+    with pytest.raises(SettingsError, match="the guard own_risk:other cannot"):
+        risk.load_risk_scorer("own_risk:other")

@@ -1,13 +1,10 @@
 """The frozen risk scorer, what may take its place, and how it is described."""
 
-import hashlib
-
 import pandas as pd
 import pytest
 
 from paraguard_utils.corpus import risk
-from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.models import encoder
+from paraguard_utils.errors import SettingsError
 
 
 def test_the_scorer_is_frozen():
@@ -25,38 +22,6 @@ def test_lexical_risk_by_hand():
         1 - (1 - kill) * (1 - gun)
     )
     assert risk.lexical_risk("the skill of Gunther") == 0
-
-
-OWN_SCORER = """
-def by_length(texts):
-    return [min(len(text) / 100, 1.0) for text in texts]
-
-def wrong(texts):
-    return [2.0 for text in texts]
-
-def missing(texts):
-    return [float("nan") for text in texts]
-"""
-
-
-def test_a_function_can_take_its_place(tmp_path, monkeypatch):
-    file = tmp_path / "own_risk.py"
-    file.write_text(OWN_SCORER)
-    monkeypatch.syspath_prepend(tmp_path)
-    scorer = risk.load_risk_scorer("own_risk:by_length")
-    assert scorer.score(["a" * 30, "a" * 400], encoder.encode_texts).tolist() == [
-        0.3,
-        1.0,
-    ]
-    name, digest = scorer.identity.split()
-    assert name == "own_risk:by_length"
-    assert hashlib.sha256(file.read_bytes()).hexdigest().startswith(digest)
-    with pytest.raises(DataError, match="own_risk:wrong gives 2 for text 1"):
-        risk.load_risk_scorer("own_risk:wrong").score(["a"], encoder.encode_texts)
-    with pytest.raises(DataError, match="own_risk:missing gives no risk for text 1"):
-        risk.load_risk_scorer("own_risk:missing").score(["a"], encoder.encode_texts)
-    with pytest.raises(SettingsError, match="the risk scorer own_risk:other cannot"):
-        risk.load_risk_scorer("own_risk:other")
 
 
 def test_an_unknown_scorer_is_one_clear_error():

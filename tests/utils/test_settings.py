@@ -24,7 +24,6 @@ STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
             {"system_prompts": ["saftey"]},
             "no system prompt 'saftey'",
         ),
-        (settings.GuardSettings, {"guards": ["nobody"]}, "no guard 'nobody'"),
         (settings.ScoringSettings, {"weight_ppl": 0.9}, "sum to 1"),
         (
             settings.QuerySettings,
