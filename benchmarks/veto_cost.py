@@ -86,7 +86,9 @@ def chat(
         model.weights_id, model.dtype, *rendered, prompting.Decoding(new)
     )
     known = prompting.tokenize_prompts(prompts, model.tokenizer, context)
-    engine = Engine(model, known[0].token_ids[: count_shared_tokens(known)], new)
+    engine = Engine(
+        model, known[0].token_ids[: count_shared_tokens(known)], prompting.Decoding(new)
+    )
 
     def answer(asked: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(

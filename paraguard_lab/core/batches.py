@@ -9,7 +9,7 @@ from paraguard_utils.models.engine import (
     split_into_batches,
 )
 from paraguard_utils.models.loading import LoadedModel
-from paraguard_utils.models.prompting import Request
+from paraguard_utils.models.prompting import Decoding, Request
 
 
 def ask_in_batches(
@@ -26,7 +26,7 @@ def ask_in_batches(
     if not requests:
         return []
     prefix = requests[0].token_ids[: count_shared_tokens(requests)]
-    engine = Engine(model, prefix, max_new_tokens, raw=raw)
+    engine = Engine(model, prefix, Decoding(max_new_tokens), raw=raw)
     rows = {}
     for batch in split_into_batches(requests, size, max_new_tokens):
         for row in engine.ask(batch):

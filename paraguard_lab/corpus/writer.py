@@ -18,6 +18,7 @@ import pandas as pd
 import yaml
 
 from paraguard_lab.core import control_strings
+from paraguard_lab.core.sampling import Sampling
 from paraguard_lab.corpus import fidelity, fluency, paraphrase
 from paraguard_lab.report import costs
 from paraguard_utils import paths, stores, unsafe
@@ -25,7 +26,7 @@ from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.corpus import gates, inputs
 from paraguard_utils.errors import Missing, SettingsError
 from paraguard_utils.models import backends, loading, local, trace_store
-from paraguard_utils.models.prompting import Decoding, Sampling
+from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.schemas import Candidates, Seeds
 from paraguard_utils.settings import (
     MODEL_PREFIX,

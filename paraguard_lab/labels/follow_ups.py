@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.sampling import Sampling
 from paraguard_lab.labels.withheld import keep_labels
 from paraguard_lab.settings import FollowUpSettings, name_remedied
 from paraguard_utils import paths, registry, stores, unsafe
@@ -67,7 +68,7 @@ def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) 
                 files.other(f"{files.name}--draw-{temperature}-{draw}"),
                 prompts,
                 SAMPLED_SYSTEM_PROMPT,
-                prompting.Sampling(
+                Sampling(
                     settings.max_new_tokens, temperature=temperature, draw=draw
                 ),
                 settings.batch,

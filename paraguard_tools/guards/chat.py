@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.guards.entries import GuardEntry, parse_guard_entry
+from paraguard_tools.guards.notes import GuardNotes
 from paraguard_utils import paths, registry
 from paraguard_utils.core.vectors import cosine_similarity
-from paraguard_utils.guards.contract import Guard, GuardNotes, GuardOptions
+from paraguard_utils.guards.contract import Guard, GuardOptions
 from paraguard_utils.models import encoder, loading, prompting, weights
 
 

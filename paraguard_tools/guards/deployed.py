@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from paraguard_lab.guards.entries import parse_guard_entry
 from paraguard_tools.guards import endpoints
 from paraguard_tools.guards.formats import DeployedEntry
+from paraguard_tools.guards.notes import GuardNotes
 from paraguard_tools.guards.prompted import PromptedGuard
 from paraguard_tools.guards.text_classifier import TextClassifier
 from paraguard_tools.servers import served
@@ -22,11 +24,9 @@ from paraguard_utils import registry
 from paraguard_utils.errors import ModelError, SettingsError
 from paraguard_utils.guards.contract import (
     Guard,
-    GuardNotes,
     GuardOptions,
     GuardScorer,
 )
-from paraguard_utils.guards.entries import parse_guard_entry
 from paraguard_utils.models import loading
 from paraguard_utils.settings import SERVED_PREFIX
 
@@ -177,26 +177,19 @@ def _make_classifier_scorer(
         source, options.batch, options.device, entry.independent, entry.respace
     )
     unsafe_labels = {label.casefold() for label in entry.labels}
-    columns = []
-    for column, label in enumerate(model.labels):
-        if label.casefold() in unsafe_labels:
-            columns.append(column)
+    is_unsafe = np.array([label.casefold() in unsafe_labels for label in model.labels])
     # If all labels of a softmax are unsafe, their sum is always 1.
-    is_constant = len(columns) == len(model.labels) > 1 and not model.independent
-    if not columns or is_constant:
-        remedy = "name them under `labels` in an entry of your own"
-        if is_constant:
-            remedy = (
-                "if each stands alone, say `independent: true` in an entry of your own;"
-                f" if not, {remedy}"
-            )
+    is_constant = len(is_unsafe) > 1 and is_unsafe.all() and not model.independent
+    if not is_unsafe.any() or is_constant:
         raise ModelError(
             f"the guard {name}: it is not known which of the labels"
-            f" {', '.join(model.labels)} are the unsafe ones; {remedy}"
+            f" {', '.join(model.labels)} are the unsafe ones; say `independent: true`"
+            " if each stands alone, or name them under `labels`, in an entry of your"
+            " own"
         )
 
     def score(texts: Sequence[str]) -> np.ndarray:
-        unsafe = model.classify(texts)[:, columns]
+        unsafe = model.classify(texts)[:, is_unsafe]
         notes.cut.update(model.cut)
         if model.independent:
             return unsafe.max(axis=1)

@@ -15,10 +15,11 @@ from paraguard_tools.guards.formats import (
     read_service_score,
     render_turns,
 )
+from paraguard_tools.guards.notes import GuardNotes
 from paraguard_tools.servers.client import Client
 from paraguard_tools.servers.served import ServerBackend
 from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.guards.contract import GuardNotes, GuardOptions, GuardScorer
+from paraguard_utils.guards.contract import GuardOptions, GuardScorer
 from paraguard_utils.models import loading
 
 SERVICE_RETRIES = 2  # of a call to a moderation service
@@ -135,10 +136,9 @@ def make_service_scorer(
         except (ValueError, KeyError, TypeError):
             pass  # a reply of another form
         if not isinstance(results, list) or len(results) != len(texts):
-            count = len(results) if isinstance(results, list) else "no list of"
             raise DataError(
                 f"the guard {name}: the service {address} was given {len(texts)} texts"
-                f" and returned {count} results"
+                " and returned no list of as many results"
             )
         return [read_service_score(call, result) for result in results]
 

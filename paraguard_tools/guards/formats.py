@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from paraguard_utils.guards.entries import GuardEntry
+from paraguard_lab.guards.entries import GuardEntry
 
 UNSCORED_FIELDS = {  # they change no score
     *GuardEntry.model_fields,

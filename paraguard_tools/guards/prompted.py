@@ -12,9 +12,9 @@ import numpy as np
 
 from paraguard_lab.core import control_strings
 from paraguard_tools.guards.formats import DeployedEntry, read_verdict, render_turns
+from paraguard_tools.guards.notes import GuardNotes
 from paraguard_tools.guards.text_classifier import count_positions
 from paraguard_utils.errors import ModelError
-from paraguard_utils.guards.contract import GuardNotes
 from paraguard_utils.models import loading, prompting
 
 
@@ -54,6 +54,8 @@ class PromptedGuard:
         self.model = model
         self.batch = batch
         self.notes = notes
+        if model.tokenizer.pad_token is None:
+            model.tokenizer.pad_token = model.tokenizer.eos_token
         self.room = count_positions(model.network, model.tokenizer)
         if entry.kind != "first_token":
             self.room -= entry.max_new_tokens
@@ -126,22 +128,17 @@ class PromptedGuard:
         encoded = self._tokenize(before + label)
         # It does not matter how the text before is tokenized, but no token of it may
         # reach into the label.
-        tokens = []
-        for token, (start, end) in zip(
-            encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
-            if end > len(before):
-                tokens.append(token)
-                is_apart = start >= len(before)
-        pieces = [str(self.model.tokenizer.decode([token])) for token in tokens]
-        if len(tokens) == 1 and is_apart and pieces[0].strip() == label.strip():
-            return int(tokens[0])
-        pieces_read = " + ".join(repr(piece) for piece in pieces) or "nothing"
+        offsets = np.array(encoded["offset_mapping"])
+        (places,) = np.nonzero(offsets[:, 1] > len(before))
+        if len(places) == 1 and offsets[places[0], 0] >= len(before):
+            token = int(encoded["input_ids"][places[0]])
+            if str(self.model.tokenizer.decode([token])).strip() == label.strip():
+                return token
         raise ModelError(
             f"the guard {self.name}: {label!r} is not one token of the tokenizer of"
-            f" {self.model.name} behind {before[-12:]!r} (it reads {pieces_read}); name"
-            " its first token under `tokens` in an entry of your own, or load the"
-            " weights that the entry is for"
+            f" {self.model.name} behind {before[-12:]!r}; name its first token under"
+            " `tokens` in an entry of your own, or load the weights that the entry is"
+            " for"
         )
 
     def _score_prompts(self, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -176,16 +173,16 @@ class PromptedGuard:
         batches = [np.empty((0, 2))]
         with torch.inference_mode():
             for start in range(0, len(prompts), self.batch):
-                rows = self.model.tokenizer(
-                    prompts[start : start + self.batch], add_special_tokens=False
-                )["input_ids"]
-                width = max(len(row) for row in rows)
-                # Padding is on the left.
-                ids = [[0] * (width - len(row)) + row for row in rows]
-                seen = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
-                mask = torch.tensor(seen, device=network.device)
+                inputs = self.model.tokenizer(
+                    prompts[start : start + self.batch],
+                    add_special_tokens=False,
+                    padding=True,
+                    padding_side="left",
+                    return_tensors="pt",
+                ).to(network.device)
+                mask = inputs["attention_mask"]
                 output = network(
-                    input_ids=torch.tensor(ids, device=network.device),
+                    input_ids=inputs["input_ids"],
                     attention_mask=mask,
                     position_ids=(mask.cumsum(1) - 1).clamp(min=0),
                     use_cache=False,

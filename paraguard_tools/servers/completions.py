@@ -16,7 +16,8 @@ import pandas as pd
 
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.stops import Stop
-from paraguard_utils.models.prompting import Decoding, Sampling, count_shared
+from paraguard_lab.core.sampling import Sampling
+from paraguard_utils.models.prompting import Decoding, count_shared
 
 PARTLY_RETURNED = (
     LookupError,

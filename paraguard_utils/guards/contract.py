@@ -27,26 +27,17 @@ It is NaN if the guard's output gives none.
 """
 
 
-@dataclass(frozen=True)
-class GuardNotes:
-    """What a guard noted while it scored.
+class RunNotes(Protocol):
+    """What a guard noted while it scored, for the meta file of its scores."""
 
-    Attributes
-    ----------
-    cut : set of str
-        Texts of which it read the beginning only.
-    masses : dict of str to float
-        By text, the share of the next token's probability that the guard's labels
-        hold, in [0, 1].
-    """
+    def describe(
+        self, prompts: Corpus, is_asked: np.ndarray, earlier: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Describe all prompts.
 
-    cut: set[str] = field(default_factory=set)
-    masses: dict[str, float] = field(default_factory=dict)
-
-    def note_mass(self, text: str, mass: float) -> None:
-        """Note a share, unless it is NaN; of several runs the smallest counts."""
-        if np.isfinite(mass):
-            self.masses[text] = min(mass, self.masses.get(text, 1.0))
+        `is_asked` marks those that were scored now; of the others, `earlier` is what
+        the meta file said.
+        """
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Guard:
     about: str
     asks: str = ""  # how it is queried, in words, if that costs something
     by_prompt: bool = False  # it has scores only for the corpora it was loaded with
-    notes: GuardNotes = field(default_factory=GuardNotes)
+    notes: RunNotes | None = None
 
 
 @dataclass(frozen=True)

@@ -193,10 +193,6 @@ def _score_missing(
             f" ({'; '.join(reasons) or 'it gave no probability'})",
             file=sys.stderr,
         )
-    earlier = stores.read_meta(files.path("guards", guard.name)).get("cut", [])
-    cut_earlier = scores["prompt_id"].isin(earlier).to_numpy() & ~is_missing
-    cut_now = prompts["text"].isin(guard.notes.cut).to_numpy()
-    masses = texts.map(guard.notes.masses).dropna()
     # A message may quote the text on which it failed.
     error_names = Counter(failure.partition(":")[0] for failure in failures.elements())
     meta = {
@@ -206,11 +202,11 @@ def _score_missing(
         "asked_now": int(is_missing.sum()),
         "seconds": round(seconds, 1),
         "unparsed": len(unparsed),
-        # Prompts of which the guard read the beginning only
-        "cut": scores.loc[cut_now | cut_earlier, "prompt_id"].tolist(),
-        "median_label_mass": round(float(masses.median()), 4) if len(masses) else None,
         "failed": dict(error_names),
     }
+    if guard.notes:
+        earlier = stores.read_meta(files.path("guards", guard.name))
+        meta |= guard.notes.describe(prompts, is_missing, earlier)
     files.write("guards", guard.name, frame=scores, meta=meta)
     return files.read("guards", guard.name)
 

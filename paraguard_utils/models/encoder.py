@@ -107,22 +107,21 @@ def stored_vectors(
     """
     hashes = [hash_text(text) for text in texts]
     read = files.read_earlier if earlier else files.read
-    known = pd.Series(dtype=object)
+    known: dict[str, np.ndarray] = {}
     with contextlib.suppress(Missing):
-        frame = read("sentences", ENCODER_NAME)
-        known = frame.set_index("text_hash")["vector"]
+        stored = read("sentences", ENCODER_NAME)
+        known = dict(zip(stored["text_hash"], stored["vector"], strict=True))
     by_hash = dict(zip(hashes, texts, strict=True))
-    missing = {key: by_hash[key] for key in by_hash if key not in known.index}
+    missing = {key: by_hash[key] for key in by_hash if key not in known}
     if missing and files.recorded:
         raise Missing(
             f"{len(missing)} texts of {files.name} have no recorded vector; run"
             " 01_corpus_building with a live store"
         )
     if missing:
-        vectors = list(encode_texts(list(missing.values())))
-        new = pd.Series(vectors, index=list(missing), dtype=object)
-        known = pd.concat([known, new])
-        frame = known.rename_axis("text_hash").reset_index(name="vector")
+        vectors = encode_texts(list(missing.values()))
+        known |= dict(zip(missing, vectors, strict=True))
+        frame = pd.DataFrame({"text_hash": list(known), "vector": list(known.values())})
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
         files.write("sentences", ENCODER_NAME, frame=frame, meta=meta)
-    return np.stack(known.loc[hashes].to_list()).astype(np.float16, copy=False)
+    return np.stack([known[key] for key in hashes]).astype(np.float16, copy=False)

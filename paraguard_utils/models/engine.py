@@ -1,4 +1,4 @@
-"""Query a local model in batches, greedily or by sampling (`docs/method.md`, Asking).
+"""Query a local model in batches (`docs/method.md`, Asking).
 
 One prefill of the prompt gives the loss on the user's tokens and the distribution of
 the first answer token; decoding continues from the same cache. Prompts are left-padded,
@@ -20,7 +20,7 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import LoadedModel
-from paraguard_utils.models.prompting import Request, count_shared
+from paraguard_utils.models.prompting import Decoding, Request, count_shared
 
 # Token positions in the cache of one batch; longer prompts come in smaller batches
 BATCH_POSITIONS = 32_768
@@ -89,10 +89,8 @@ class Engine:
         The leading tokens that all requests share. They are computed once, unless the
         model derives distances from places in the cache (a sliding window, no position
         ids): padding would be between the prefix and the rest.
-    max_new_tokens : int
-        Most tokens of an answer.
-    temperature : float
-        At 0 decoding is greedy; else each token is drawn, seeded by the request's key.
+    decoding : Decoding
+        How an answer is generated, and how many tokens it has at most.
     raw : bool
         Whether an answer keeps white space around it and control tokens in it, except
         the token that ends it.
@@ -107,15 +105,13 @@ class Engine:
         self,
         model: LoadedModel,
         prefix: Sequence[int],
-        max_new_tokens: int,
-        temperature: float = 0,
+        decoding: Decoding,
         raw: bool = False,
     ) -> None:
         self.network = model.network
         self.tokenizer = model.tokenizer
         self.device = model.network.device
-        self.max_new_tokens = max_new_tokens
-        self.temperature = temperature
+        self.decoding = decoding
         self.raw = raw
         self.stops = self._tensor(find_stop_tokens(model))
         self.cache = _make_cache(model)
@@ -214,23 +210,6 @@ class Engine:
             **options,
         ).logits
 
-    def _choose(self, logits: Tensor, keys: Sequence[str], step: int) -> Tensor:
-        """Return the next token of each row: the likeliest, or a drawn one."""
-        if not self.temperature:
-            return logits.argmax(-1)
-        return self._draw(logits, _chances(keys, step).to(self.device))
-
-    def _draw(self, logits: Tensor, chances: Tensor) -> Tensor:
-        """Draw a token for each row.
-
-        It is the first whose cumulated probability exceeds the row's number in [0, 1).
-        """
-        probabilities = torch.softmax(logits.float() / self.temperature, dim=-1)
-        cumulated = probabilities.cumsum(-1, dtype=torch.float64)
-        # The sum is 1 but for rounding
-        wanted = chances[:, None] * cumulated[:, -1:]
-        return torch.searchsorted(cumulated, wanted, right=True)[:, 0]
-
     def _decode(
         self, keys: Sequence[str], logits: Tensor, mask: Tensor, cache: DynamicCache
     ) -> list[tuple[list[int], str]]:
@@ -242,8 +221,9 @@ class Engine:
         reasons = ["stop"] * len(keys)
         # Which answer each row of the batch belongs to; finished rows leave it
         rows = list(range(len(keys)))
-        for step in range(self.max_new_tokens):
-            token = self._choose(logits, [keys[row] for row in rows], step)
+        for step in range(self.decoding.max_new_tokens):
+            running_keys = [keys[row] for row in rows]
+            token = self.decoding.choose(logits, running_keys, step)
             running = ~torch.isin(token, self.stops)
             if not running.all():
                 kept = running.nonzero()[:, 0]
@@ -253,7 +233,7 @@ class Engine:
                 cache.batch_select_indices(kept)
             for row, value in zip(rows, token.tolist(), strict=True):
                 answers[row].append(value)
-            if not rows or step == self.max_new_tokens - 1:
+            if not rows or step == self.decoding.max_new_tokens - 1:
                 break
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             logits = self._forward(token[:, None], mask, cache)[:, -1]
@@ -276,15 +256,6 @@ def _make_cache(model: LoadedModel) -> DynamicCache:
                 " only models with keys and values in every layer are supported"
             )
     return cache
-
-
-def _chances(keys: Sequence[str], step: int) -> Tensor:
-    """Return a number in [0, 1) for each request, by its key and the step only.
-
-    Its shape is (keys,).
-    """
-    drawn = [np.random.default_rng(int(key, 16)).random(step + 1)[-1] for key in keys]
-    return torch.tensor(drawn, dtype=torch.float64)
 
 
 def find_stop_tokens(model: LoadedModel) -> list[int]:

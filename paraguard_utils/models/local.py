@@ -128,8 +128,7 @@ def make_batch_runner(
     """
     from paraguard_utils.models.engine import Engine
 
-    temperature = getattr(context.decoding, "temperature", 0.0)
-    engine = Engine(model, prefix, context.decoding.max_new_tokens, temperature)
+    engine = Engine(model, prefix, context.decoding)
     open_thought = prompting.OPEN_THOUGHT_PATTERN.search(context.suffix)
 
     def run_batch(batch: Batch) -> Traces:

@@ -15,6 +15,7 @@ from paraguard_utils.parts import WHOLE, Shard
 from paraguard_utils.schemas import Corpus
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 # For chat templates that ask for one, so that no prompt changes overnight
@@ -38,18 +39,12 @@ class Decoding:
     max_new_tokens: int = 64
     method: str = "greedy"
 
+    def choose(self, logits: "Tensor", keys: Sequence[str], step: int) -> "Tensor":
+        """Return the next token of each row of logits: the likeliest.
 
-@dataclass(frozen=True)
-class Sampling(Decoding):
-    """How answers are drawn: each token from the whole distribution (top-p 1).
-
-    The temperature is above 0. The same prompt and the same `draw` give the same
-    answer, whatever the batch.
-    """
-
-    method: str = "sampling"
-    temperature: float = 0.7
-    draw: int = 0
+        Other decodings may look at the `keys` of the requests and at the step.
+        """
+        return logits.argmax(-1)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from paraguard_utils.models.prompting import (
     BATCH_SIZE,
     Decoding,
     PromptContext,
-    Sampling,
     Workload,
 )
 from paraguard_utils.parts import WHOLE, Parts, Shard
@@ -282,9 +281,7 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
             f"{where}: the system prompt {name!r} has another text than when it was"
             " asked; ask again"
         )
-    fields = meta["decoding"]
-    is_drawn = fields.get("method") == Sampling.method
-    decoding = Sampling(**fields) if is_drawn else Decoding(**fields)
+    decoding = Decoding(**meta["decoding"])
     return PromptContext(
         meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding
     )

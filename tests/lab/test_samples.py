@@ -9,7 +9,7 @@ import pytest
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.settings import FollowUpSettings
 from paraguard_utils import settings, stores
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.labels import labelling
 
 
@@ -25,11 +25,10 @@ def test_whole_clusters_are_drawn_whatever_the_order(recorded_corpus):
     )
 
 
-def test_true_is_the_sixty_clusters_that_it_meant(capsys):
-    given = {"store": "test", "corpus": "c"}
-    assert settings.check_settings(given | {"draw": True}, FollowUpSettings).draw == 60
-    assert "true is read as 60" in capsys.readouterr().err
-    assert settings.check_settings(given | {"draw": False}, FollowUpSettings).draw == 0
+def test_true_is_no_number_of_clusters():
+    given = {"store": "test", "corpus": "c", "draw": True}
+    with pytest.raises(SettingsError, match="'draw'"):
+        settings.check_settings(given, FollowUpSettings)
 
 
 @pytest.mark.slow

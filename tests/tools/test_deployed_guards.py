@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import guard_page
 import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
@@ -34,6 +35,7 @@ from paraguard_tools.guards import (
     prompted,
     text_classifier,
 )
+from paraguard_tools.guards.notes import GuardNotes
 from paraguard_tools.servers import served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
@@ -339,7 +341,7 @@ def asking(family, folder):
         loading.resolve_model(str(folder)), without_template="plain"
     )
     entry = parse(family, entry_of(family))
-    return prompted.PromptedGuard(family, entry, model, 16, contract.GuardNotes())
+    return prompted.PromptedGuard(family, entry, model, 16, GuardNotes())
 
 
 # Entries
@@ -1851,3 +1853,18 @@ def test_an_endpoint_without_a_key_is_one_error(moderation, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(ModelError, match="OPENAI_API_KEY"):
         moderation("http://127.0.0.1:1/v1")
+
+
+def test_what_was_read_in_part_stays_in_the_meta_file():
+    """Two texts are read in part; a later run asks only one of them, and both are
+    still named.
+    """
+    prompts = pd.DataFrame({"prompt_id": ["a", "b", "c"], "text": ["x", "y", "z"]})
+    notes = GuardNotes({"x", "z"}, {"y": 0.9, "z": 0.7})
+    first = notes.describe(prompts, np.array([True, True, True]), {})
+    # (0.9 + 0.7) / 2
+    assert first == {"cut": ["a", "c"], "median_label_mass": 0.8}
+    again = GuardNotes({"z"}).describe(prompts, np.array([False, False, True]), first)
+    assert again == {"cut": ["a", "c"], "median_label_mass": None}
+    anew = GuardNotes().describe(prompts, np.array([True, False, True]), first)
+    assert anew["cut"] == []

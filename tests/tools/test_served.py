@@ -16,6 +16,7 @@ from asking import mine, texts_in
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
+from paraguard_lab.core.sampling import Sampling
 from paraguard_lab.labels.harmful import ask_harmful_requests
 from paraguard_lab.labels.withheld import keep_labels
 from paraguard_tools.servers import client, completions, served
@@ -292,7 +293,7 @@ def test_a_model_that_takes_no_temperature_is_asked_without(server, capsys):
         "a prompt"
     )
     with pytest.raises(ModelError, match="takes no temperature"):
-        model.context("", prompting.Sampling(8))
+        model.context("", Sampling(8))
 
 
 @pytest.mark.slow

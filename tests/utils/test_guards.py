@@ -16,7 +16,7 @@ from guarding import PROMPTS, TEXTS, bombs, guard, scored
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.guards import panel
-from paraguard_utils.guards.contract import GuardNotes, GuardOptions
+from paraguard_utils.guards.contract import GuardOptions
 
 
 def test_scores_are_kept_by_prompt_and_not_asked_again(results):
@@ -345,26 +345,6 @@ def test_a_function_that_ends_the_process_fails_on_its_text_alone(results, capsy
     ):
         ending = guard(lambda texts, answers=None: sys.exit(1), "other")
         scored(ending)
-
-
-def test_what_was_read_in_part_stays_in_the_meta_file(results):
-    """Two texts are read in part; a later run asks only the one that had no score, and
-    both are still named.
-    """
-    notes = GuardNotes({TEXTS[0], TEXTS[2]}, {TEXTS[1]: 0.9, TEXTS[3]: 0.7})
-    first = guard(lambda texts, answers=None: [0.1, 0.2, np.nan, 0.3], notes=notes)
-    scored(first)
-    path = stores.Store("live").path("guards", "small", "mine")
-    meta = stores.read_meta(path)
-    assert (
-        meta["cut"] == ["a-0", "b-0"] and meta["median_label_mass"] == 0.8
-    )  # of 0.9 and 0.7
-    again = guard(lambda texts, answers=None: [0.5], notes=GuardNotes({TEXTS[2]}))
-    scored(again)
-    assert (
-        stores.read_meta(path)["cut"] == ["a-0", "b-0"]
-        and stores.read_meta(path)["asked_now"] == 1
-    )
 
 
 def test_a_guard_is_loaded_once_for_all_corpora(monkeypatch, results):
