@@ -48,7 +48,7 @@ def pools(store: stores.Store, seeds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     _, rules = gates.judge_candidates(seeds, rules, judging)
     return {
         "model": written[gates.passes_alone(written)],
-        "stopped": written[written["reason"].isin(gates.JUDGE_REASONS)],
+        "stopped": written[written["reason"].isin(compared.JUDGE_REASONS)],
         "rules": rules[gates.passes_alone(rules) & (rules["reason"] != "stilted")],
     }
 

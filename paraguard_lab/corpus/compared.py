@@ -15,6 +15,7 @@ from paraguard_utils.models import loading
 from paraguard_utils.schemas import Seeds, Table
 from paraguard_utils.stores import CorpusFiles, frame_hash, read_meta
 
+JUDGE_REASONS = ("intent", "harm", "unparsed")  # reasons that a judge gives
 N_COMPARED_SEEDS = 20  # seeds on which generators are compared
 
 

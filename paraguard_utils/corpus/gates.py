@@ -79,8 +79,6 @@ GATE_REASONS = {
 
 A length is compared with the seed's after all other sanity gates."""
 
-JUDGE_REASONS = ("intent", "harm", "unparsed")  # reasons that a judge gives
-
 # Candidates with these reasons pass alone, but siblings are preferred
 SELECTION_REASONS = ("stilted", "frame", "sibling", "surplus", "incomplete")
 
@@ -150,13 +148,11 @@ def judge_candidates(
     candidates = candidates.reset_index(drop=True)
     texts = candidates["text"].tolist()
     own_seeds = seeds.set_index("seed_id").loc[candidates["seed_id"]].reset_index()
-    seed_rows = pd.Index(seeds["seed_id"]).get_indexer(own_seeds["seed_id"])
     pairs = list(zip(texts, own_seeds["text"], strict=True))
 
     vectors = normalize_rows(judging.embed(texts))
-    seed_vectors = normalize_rows(judging.embed(seeds["text"].tolist()))
-    similarity = np.einsum("ij,ij->i", vectors, seed_vectors[seed_rows])
-    candidates["similarity"] = similarity
+    seed_vectors = normalize_rows(judging.embed(own_seeds["text"].tolist()))
+    candidates["similarity"] = np.einsum("ij,ij->i", vectors, seed_vectors)
     candidates["overlap"] = _compare(word_overlap, pairs)
     candidates["content_overlap"] = _compare(content_overlap, pairs)
     candidates["framed"] = _compare(is_only_framed, pairs).astype(bool)
@@ -368,7 +364,11 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     kept = candidates[candidates["reason"] == ""]
     heads = seeds[seeds["seed_id"].isin(kept["seed_id"])]
     if heads.empty:
-        raise DataError(_why_no_cluster(seeds, candidates))
+        raise DataError(
+            "no seed has a complete cluster; see which gates stop its paraphrases, and"
+            " write more that differ from each other, in all strategies, or widen the"
+            " gates"
+        )
     heads = heads.assign(strategy=SEED_STRATEGY, similarity=1.0, overlap=1.0)
     about = seeds.set_index("seed_id").reindex(
         columns=["source", "category", "topical"], fill_value="unstated"
@@ -382,18 +382,6 @@ def assemble_corpus(seeds: pd.DataFrame, candidates: pd.DataFrame) -> Corpus:
     rows["prompt_id"] = rows["seed_id"] + "-" + rows["variant"].astype(str)
     rows = rows.rename(columns={"seed_id": "cluster_id"})
     return rows[list(SCHEMAS["corpus"].columns)]
-
-
-def _why_no_cluster(seeds: pd.DataFrame, candidates: pd.DataFrame) -> str:
-    """Say why no cluster is complete, and what helps."""
-    counts = count_passing_by_seed(seeds, candidates)
-    best = counts.loc[counts["variants"].idxmax()]
-    why = GATE_REASONS.get(best["reason"], "passes")
-    return (
-        f"no seed has a complete cluster; the best is {best['seed_id']} ({why}, risk"
-        f" {best['risk']:.2f}) with {best['variants']} paraphrases that pass alone;"
-        " write more that differ from each other, in all strategies, or widen the gates"
-    )
 
 
 def passes_alone(candidates: pd.DataFrame) -> "pd.Series[bool]":
@@ -470,12 +458,9 @@ def bin_gate_measures(candidates: pd.DataFrame) -> Table:
     passing = passes_alone(candidates)
     parts = []
     for measure in GATE_MEASURES:
+        part = pd.DataFrame({"measure": measure, "low": BIN_EDGES[:-1]})
         values = candidates[measure].clip(0, 1)
-        columns = {
-            "measure": measure,
-            "low": BIN_EDGES[:-1],
-            "passes": np.histogram(values[passing], BIN_EDGES)[0],
-            "stopped": np.histogram(values[~passing], BIN_EDGES)[0],
-        }
-        parts.append(pd.DataFrame(columns))
+        for name, chosen in (("passes", passing), ("stopped", ~passing)):
+            part[name] = np.histogram(values[chosen], BIN_EDGES)[0]
+        parts.append(part)
     return pd.concat(parts, ignore_index=True)

@@ -36,22 +36,10 @@ def link_to(path: Path) -> str:
     """
     folder = find_folder()
     if not folder.is_relative_to(paths.NOTEBOOKS):
-        path = _find_own(path, folder)
+        kind = path.parent.name.replace("beyond", folder.name)
+        own = folder.parent / kind / path.name
+        path = own if own.is_file() else path
     return Path(os.path.relpath(path, folder)).as_posix()
-
-
-def _find_own(path: Path, folder: Path) -> Path:
-    """Return a run's own copy of a file of the project, or the file without one."""
-    copies = {
-        paths.DATA / "tables": folder.parent / "tables",
-        paths.FIGURES: folder.parent / "figures",
-        paths.NOTEBOOKS: folder,
-        paths.NOTEBOOKS / "beyond": folder,
-    }
-    if path.parent not in copies:
-        return path
-    own = copies[path.parent] / path.name
-    return own if own.is_file() else path
 
 
 def rewrite_links(markdown: str) -> str:
