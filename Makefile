@@ -58,7 +58,7 @@ check: $(READY) ## the loop: lint, types and every fast test, without notebooks 
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PYTEST) tests -m "not slow and not browser"
+	$(PYTEST) -p no:nbval tests -m "not slow and not browser"
 
 test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .

@@ -193,6 +193,7 @@ def call(command, clone, **environment):
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
     }
     own = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
+    own["PYTHONDONTWRITEBYTECODE"] = ""  # as make: no process compiles all anew
     done = subprocess.run(
         command,
         shell=True,
