@@ -11,7 +11,6 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 
 from paraguard_utils import paths, stores
-from paraguard_utils.errors import DataError
 from paraguard_utils.labels import refusals
 from paraguard_utils.labels.classifier import (
     OPINIONS,
@@ -19,7 +18,6 @@ from paraguard_utils.labels.classifier import (
     make_classifier_inputs,
     make_ngram_counter,
 )
-from paraguard_utils.schemas import THREE_LABELS
 
 TRAINING_ANSWERS_FILE = paths.DATA / "labels" / "training_answers.csv"
 MIN_NGRAM_ANSWERS = 3  # an n-gram must occur in so many answers of that file
@@ -51,23 +49,18 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
     Parameters
     ----------
     answers, annotated : DataFrame
-        prompt, response, label. The n-grams come from `answers` only, so that no text
-        of `annotated`, which people labelled, enters the file.
+        prompt, response, label (one of `schemas.THREE_LABELS`). The n-grams come from
+        `answers` only, so that no text of `annotated`, which people labelled, enters
+        the file.
 
-    Raises
-    ------
-    DataError
-        A label is not one of `THREE_LABELS`.
+    Returns
+    -------
+    RefusalClassifier
+        With coefficients of four digits.
     """
     from sklearn.linear_model import LogisticRegression  # a second to import
 
     rows = pd.concat([answers, annotated], ignore_index=True)
-    unknown = sorted(set(rows["label"]) - set(THREE_LABELS))
-    if unknown:
-        raise DataError(
-            f"there is no label {unknown[0]!r} of a training answer; use"
-            f" {', '.join(THREE_LABELS)}"
-        )
     rules = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"]
     cues = pd.get_dummies(rules).drop(columns="no_cue", errors="ignore").astype(float)
     openings, vectors = make_classifier_inputs(rows["response"], rows["prompt"])
@@ -76,28 +69,29 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
     views = {C_NGRAMS: counter.transform(openings).toarray(), C_VECTORS: vectors}
     refuses = (rows["label"] != "full_compliance").to_numpy()
     is_partial = (rows["label"] == "partial_refusal").to_numpy()
-    decisions = [(refuses, np.ones(len(rows), bool)), (is_partial, refuses)]
+    everything = np.ones(len(rows), bool)
     weights = np.repeat([1.0, ANNOTATED_WEIGHT], [len(answers), len(annotated)])
     by_view = []
-    cues_and_intercepts = np.zeros((len(decisions), cues.shape[1] + 1))
+    shared = 0.0
     for strength, view in views.items():
+        inputs = np.hstack([view, cues])
         fits = []
-        for decision, chosen in decisions:
-            inputs = csr_matrix(np.hstack([view, cues])[chosen])
+        for decision, chosen in ((refuses, everything), (is_partial, refuses)):
             fit = LogisticRegression(C=strength, max_iter=10_000)
-            fit.fit(inputs, decision[chosen], weights[chosen])
+            fit.fit(csr_matrix(inputs[chosen]), decision[chosen], weights[chosen])
             fits.append(np.append(fit.coef_[0], fit.intercept_) / 2)
-        of_view, others = np.split(np.array(fits), [view.shape[1]], axis=1)
-        by_view.append(of_view.round(4))
-        cues_and_intercepts += others
-    by_cue, intercepts = np.split(cues_and_intercepts.round(4), [-1], axis=1)
+        width = view.shape[1]
+        coefficients = np.array(fits)
+        by_view.append(coefficients[:, :width].round(4))
+        shared = shared + coefficients[:, width:]
+    shared = np.asarray(shared).round(4)
     ngrams = np.column_stack([counter.idf_.round(4), by_view[0].T])
     names = counter.get_feature_names_out()
     return RefusalClassifier(
         pd.DataFrame(ngrams, names, ["idf", *OPINIONS]),
-        pd.DataFrame(by_cue.T, cues.columns, OPINIONS),
+        pd.DataFrame(shared[:, :-1].T, cues.columns, OPINIONS),
         by_view[1],
-        intercepts.ravel(),
+        shared[:, -1],
     )
 
 
