@@ -39,19 +39,30 @@ class ThresholdCurve:
         self.twins_rejected = self._share_rejected(twins_ids, twins)
 
     def _share_rejected(self, cluster_ids: pd.Series, p: np.ndarray) -> np.ndarray:
-        """Return shares rejected, shape (1 + resamples, thresholds)."""
+        """Return shares rejected, shape (1 + resamples, thresholds).
+
+        `p` are p(refuse) of prompts, and `cluster_ids` their benign clusters.
+        """
         rejected = pd.DataFrame(p[:, None] >= self.thresholds)
         by_cluster = rejected.groupby(cluster_ids.to_numpy()).sum()
         sums = by_cluster.reindex(self.clusters.codes.index, fill_value=0)
-        sizes = self.clusters.sums(cluster_ids, np.ones(len(cluster_ids)))
+        sizes = self.clusters.sums(cluster_ids, np.ones(len(p)))
         draws = np.vstack([np.ones(len(sizes)), self.clusters.counts])
+        n_rejected = draws @ sums.to_numpy()
+        n_prompts = draws @ sizes
         with np.errstate(invalid="ignore"):
-            return (draws @ sums.to_numpy()) / (draws @ sizes)[:, None]
+            return n_rejected / n_prompts[:, None]
 
     def above(self, frr: Estimate, twins: Estimate) -> Estimate:
         """Estimate how many more twins are refused than by a threshold.
 
         The threshold is the best one on p(refuse) that has the same FRR.
+
+        Parameters
+        ----------
+        frr, twins : Estimate
+            The shares of benign prompts and of twins that a remedied system refuses,
+            from the same resamples.
         """
         rejected = np.append(frr.value, frr.draws)
         refused = np.append(twins.value, twins.draws)
@@ -62,12 +73,11 @@ class ThresholdCurve:
 
     def drawn(self) -> Table:
         """Return at most `MAX_CURVE_POINTS` of the curve: threshold, frr, twins."""
-        every = pd.DataFrame(
-            {
-                "threshold": self.thresholds,
-                "frr": self.benign_rejected[0],
-                "twins": self.twins_rejected[0],
-            }
-        )
-        ranks = np.linspace(0, len(every) - 1, MAX_CURVE_POINTS).round().astype(int)
-        return every.iloc[np.unique(ranks)].reset_index(drop=True)
+        curve = {
+            "threshold": self.thresholds,
+            "frr": self.benign_rejected[0],
+            "twins": self.twins_rejected[0],
+        }
+        ranks = np.linspace(0, len(self.thresholds) - 1, MAX_CURVE_POINTS).round()
+        points = pd.DataFrame(curve).iloc[np.unique(ranks.astype(int))]
+        return points.reset_index(drop=True)

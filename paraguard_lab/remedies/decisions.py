@@ -66,12 +66,14 @@ def choose_remedies(
     the recorded store, where nothing is asked, all are read if none is named.
     """
     named = catalogue.select_remedies(settings.remedies)
-    if base.store.recorded:
-        return named or catalogue.all_remedies()
     known = catalogue.all_remedies()
-    return {
-        name: known[name] for name in known if name in named or not known[name].asks
-    }
+    if base.store.recorded:
+        return named or known
+    chosen = {}
+    for name, remedy in known.items():
+        if name in named or not remedy.asks:
+            chosen[name] = remedy
+    return chosen
 
 
 def without_remedy(base: UntouchedSystem) -> RemediedSystem:
@@ -109,12 +111,12 @@ def decide_test_split(
     tuned = [name for name in remedies if name in TUNED_REMEDIES]
     asks_safe = [UNTOUCHED, *tuned] if tuned else []
 
+    prompts = base.by_corpus(fold.test)
     decisions: RemedyDecisions = {}
     for name, system in systems.items():
         try:
             labels = {
-                corpus_name: system.decide(corpus_name, prompts)
-                for corpus_name, prompts in base.by_corpus(fold.test).items()
+                corpus: system.decide(corpus, prompts[corpus]) for corpus in prompts
             }
         except Missing as error:
             if not base.store.recorded:
@@ -123,20 +125,22 @@ def decide_test_split(
                     file=sys.stderr,
                 )
             continue
+        decisions[name] = labels
         if fold.third == SPLIT_NUMBERS[-1]:
             for elsewhere in (XSTEST, XSTEST_SAFE) if name in asks_safe else (XSTEST,):
-                prompts = (outside or {}).get(elsewhere)
                 # Asking needs XSTest's file, and it has no traces.
                 with contextlib.suppress(Missing):
-                    labels[elsewhere] = system.decide(elsewhere, prompts)
-        decisions[name] = labels
+                    asked = (outside or {}).get(elsewhere)
+                    labels[elsewhere] = system.decide(elsewhere, asked)
     return decisions
 
 
 def _read_learned(base: UntouchedSystem, remedy: Remedy) -> dict[int, dict[str, Any]]:
     """Return what a remedy learned by the number of the split, as its metas say."""
-    learned = {}
-    for third in SPLIT_NUMBERS if remedy.folder else ():
+    learned: dict[int, dict[str, Any]] = {}
+    if not remedy.folder:
+        return learned
+    for third in SPLIT_NUMBERS:
         for corpus_name in base.corpora:
             folder = name_remedied(corpus_name, remedy.folder, third)
             meta = read_meta(base.store.path("labels", folder, base.name))
@@ -145,21 +149,31 @@ def _read_learned(base: UntouchedSystem, remedy: Remedy) -> dict[int, dict[str, 
     return learned
 
 
+def _list_losses(
+    about: dict[str, Any], epochs: list[dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Return a row for each loss of each epoch of a training."""
+    rows = []
+    for epoch in epochs:
+        for what in ("loss", "eval_loss"):
+            loss = {"what": what, "epoch": epoch["epoch"], "value": epoch[what]}
+            rows.append(about | loss)
+    return rows
+
+
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
     """Return the numbers that remedies learned or chose.
 
     Columns: system, remedy, third (of the test split), what, epoch (of a loss), value.
     """
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for name, remedy in remedies.items():
         for third, learned in _read_learned(base, remedy).items():
-            about = (base.name, name, third)
+            about = {"system": base.name, "remedy": name, "third": third}
             for what, value in learned.items():
                 if what == "losses":
-                    for epoch in value:
-                        for loss in ("loss", "eval_loss"):
-                            rows.append((*about, loss, epoch["epoch"], epoch[loss]))
+                    rows += _list_losses(about, value)
                 elif isinstance(value, int | float):
-                    rows.append((*about, what, None, value))
+                    rows.append(about | {"what": what, "value": value})
     columns = ["system", "remedy", "third", "what", "epoch", "value"]
     return pd.DataFrame(rows, columns=columns)

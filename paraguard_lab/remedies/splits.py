@@ -15,6 +15,7 @@ from paraguard_utils.schemas import Corpus
 
 HELD_OUT_SHARE = 0.2  # share of the seed categories that are in the test split only
 SPLIT_NUMBERS = (1, 2, 3)  # numbers of the splits, as in file names and tables
+PARTS = ("train", "validation", "test")
 
 TWINNED_RATIO = (3, 3, 1)
 """Ratio of a category's clusters with a twin in training, validation and test."""
@@ -58,14 +59,15 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     has_twin = category.index.isin(benign_of_twins)
     part_of = pd.Series("test", index=category.index)
     for name in sorted(set(names).difference(held_out)):
+        is_named = category == name
         for chosen, ratio in ((has_twin, TWINNED_RATIO), (~has_twin, UNTWINNED_RATIO)):
-            clusters = rng.permutation(category.index[(category == name) & chosen])
-            ends = np.round(np.cumsum(ratio) / sum(ratio) * len(clusters)).astype(int)
-            train, validation, _, _ = np.split(clusters, ends)
-            part_of[train] = "train"
-            part_of[validation] = "validation"
+            clusters = rng.permutation(category.index[is_named & chosen])
+            shares = np.cumsum(ratio) / sum(ratio)
+            train, validation, _ = np.round(shares * len(clusters)).astype(int)
+            part_of[clusters[:validation]] = "validation"
+            part_of[clusters[:train]] = "train"
     splits = []
-    for part in ("train", "validation", "test"):
+    for part in PARTS:
         clusters = part_of.index[part_of == part]
         benign = corpus[corpus["cluster_id"].isin(clusters)]
         harmful = twins[benign_of_twins.isin(clusters)]
@@ -74,10 +76,9 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
                 f"too few clusters with a twin to split: the {part} third would have"
                 " none; remedies need about ten twins in several categories"
             )
-        splits.append(
-            Split(benign.reset_index(drop=True), harmful.reset_index(drop=True))
-        )
-    return Splits(splits[0], splits[1], splits[2], tuple(held_out))
+        sides = (benign.reset_index(drop=True), harmful.reset_index(drop=True))
+        splits.append(Split(*sides))
+    return Splits(*splits, tuple(held_out))
 
 
 def rotate_splits(splits: Splits) -> list[Splits]:
@@ -85,9 +86,9 @@ def rotate_splits(splits: Splits) -> list[Splits]:
     parts = [splits.train, splits.validation, splits.test]
     rotated = []
     for number in SPLIT_NUMBERS:
-        train, validation, test = parts[number:] + parts[:number]
-        held_out = splits.held_out if test is splits.test else ()
-        rotated.append(Splits(train, validation, test, held_out, number))
+        turned = parts[number:] + parts[:number]
+        held_out = splits.held_out if number == SPLIT_NUMBERS[-1] else ()
+        rotated.append(Splits(*turned, held_out, number))
     return rotated
 
 
@@ -98,7 +99,7 @@ def count_splits(splits: Splits) -> pd.DataFrame:
     twin_prompts.
     """
     rows = []
-    for name in ("train", "validation", "test"):
+    for name in PARTS:
         split: Split = getattr(splits, name)
         row = {"third": name, "categories": split.benign["category"].nunique()}
         for kind, prompts in (("benign", split.benign), ("twin", split.twins)):

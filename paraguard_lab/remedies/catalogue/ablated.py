@@ -3,7 +3,6 @@
 It is orthogonal to that of true refusal (Wang et al., arXiv 2410.03415).
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -91,8 +90,7 @@ class AblatedModel(RemediedModel):
     def __init__(
         self, base: LocalBackend, parameters: dict[str, Any], ablation: Ablation
     ) -> None:
-        content = ablation.direction.astype(np.float16).tobytes()
-        digest = hashlib.sha256(content).hexdigest()[:8]
+        digest = inside.digest_arrays(ablation.direction)
         learned = {
             "layer": ablation.layer,
             "strength": ablation.strength,
@@ -121,10 +119,9 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
     rates = first_token.learn_refusal_rates(base, train)
     benign = inside.read_activations(model, context, train.benign, size)
     harmful = inside.read_activations(model, context, train.twins, size)
-    benign_labels, twins_labels = (
-        base.decide(corpus_name, prompts)["label"].to_numpy()
-        for corpus_name, prompts in base.by_corpus(train).items()
-    )
+    benign_corpus, twins_corpus = base.corpora
+    benign_labels = base.decide(benign_corpus, train.benign)["label"]
+    twins_labels = base.decide(twins_corpus, train.twins)["label"]
     directions = false_refusal_directions(
         false=benign[benign_labels == "reject"],
         true=harmful[twins_labels == "reject"],
@@ -132,12 +129,12 @@ def learn_ablation(base: UntouchedSystem, train: Split, validation: Split) -> Ab
     )
 
     def rejected(ablation: Ablation) -> list[np.ndarray]:
+        sides = []
         with ablation.on(model.model.network):
-            steps = [
-                inside.trace_first_steps(model, context, prompts, size)
-                for prompts in validation
-            ]
-        return [refusal.p_refuse(step, rates) for step in steps]
+            for prompts in validation:
+                steps = inside.trace_first_steps(model, context, prompts, size)
+                sides.append(refusal.p_refuse(steps, rates))
+        return sides
 
     untouched = Ablation(directions[0], 0, 0.0)
     tried = [untouched]

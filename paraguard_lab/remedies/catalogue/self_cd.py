@@ -98,11 +98,8 @@ class ContrastiveModel(RemediedModel):
     ) -> Iterator[Traces]:
         """Query batches in smaller ones, each with both prompts."""
         for batch in batches:
-            traces = []
             for start in range(0, len(batch), SELF_CD_BATCH):
-                part = batch[start : start + SELF_CD_BATCH]
-                traces.append(self._answer(part, context))
-            yield pd.concat(traces, ignore_index=True)
+                yield self._answer(batch[start : start + SELF_CD_BATCH], context)
 
     def _answer(self, batch: Batch, context: PromptContext) -> Traces:
         """Generate with classifier-free guidance of transformers.
@@ -117,8 +114,8 @@ class ContrastiveModel(RemediedModel):
         inputs = self._tokenize(batch, plain)
         negative = self._tokenize(batch, context)
         stops = find_stop_tokens(self.model)
+        generate: Any = self.model.network.generate
         with torch.inference_mode():
-            generate: Any = self.model.network.generate
             generated = generate(
                 **inputs,
                 negative_prompt_ids=negative["input_ids"],
@@ -133,14 +130,21 @@ class ContrastiveModel(RemediedModel):
                 return_dict_in_generate=True,
                 output_scores=True,
             )
-        answers = generated.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        return self._describe(batch, answers, generated.scores[0], stops)
+        answers = generated.sequences[:, inputs["input_ids"].shape[1] :]
+        traces = self._describe_first_tokens(batch, generated.scores[0])
+        finish_reasons = []
+        responses = []
+        for tokens in answers.tolist():
+            ends = np.flatnonzero(np.isin(tokens, stops))
+            finish_reasons.append("stop" if len(ends) else "length")
+            kept = tokens[: ends[0]] if len(ends) else tokens
+            text = self.reader.tokenizer.decode(kept, skip_special_tokens=True)
+            responses.append(str(text).strip())
+        return traces.assign(response=responses, finish_reason=finish_reasons)
 
     def _tokenize(self, batch: Batch, context: PromptContext) -> Any:
-        texts = [
-            context.prefix + self.texts[request.prompt_id] + context.suffix
-            for request in batch
-        ]
+        """Return the prompts of a batch in a context, padded on the left."""
+        texts = [context.render(self.texts[request.prompt_id]) for request in batch]
         tokens = self.reader.tokenizer(
             texts,
             add_special_tokens=False,
@@ -150,34 +154,25 @@ class ContrastiveModel(RemediedModel):
         )
         return tokens.to(self.model.network.device)
 
-    def _describe(
-        self, batch: Batch, answers: list[list[int]], scores: Any, stops: list[int]
-    ) -> Traces:
-        """Return traces; `scores` are those of the first token."""
+    def _describe_first_tokens(self, batch: Batch, scores: Any) -> Traces:
+        """Return traces without answers.
+
+        `scores` are those of the first token, shape (requests, vocabulary).
+        """
         from paraguard_utils.models.engine import TOP_TOKENS
 
         logprobs = scores.cpu().double().log_softmax(dim=-1)
         top = logprobs.topk(min(TOP_TOKENS, logprobs.shape[-1]))
-        rows = []
-        for number, (request, tokens) in enumerate(zip(batch, answers, strict=True)):
-            ends = np.flatnonzero(np.isin(tokens, stops))
-            stop = ends[0] if len(ends) else None
-            decoded = self.reader.tokenizer.decode(
-                tokens[:stop], skip_special_tokens=True
-            )
-            row = {
-                **vars(request),
-                "response": str(decoded).strip(),
-                "finish_reason": "stop" if len(ends) else "length",
-                "token_ids": np.array(request.token_ids, np.int32),
-                # No one prompt has losses.
-                "token_nll": np.full(len(request.token_ids), np.nan, np.float32),
-                "next_ids": top.indices[number].numpy().astype(np.int32),
-                "next_logprobs": top.values[number].numpy().astype(np.float32),
-                "tail_mass": max(0.0, 1.0 - float(top.values[number].exp().sum())),
-            }
-            rows.append(row)
-        return pd.DataFrame(rows)
+        tails = 1.0 - top.values.exp().sum(dim=-1)
+        token_ids = [np.array(request.token_ids, np.int32) for request in batch]
+        return pd.DataFrame(map(vars, batch)).assign(
+            token_ids=token_ids,
+            # No one prompt has losses.
+            token_nll=[np.full(len(ids), np.nan, np.float32) for ids in token_ids],
+            next_ids=list(top.indices.numpy().astype(np.int32)),
+            next_logprobs=list(top.values.numpy().astype(np.float32)),
+            tail_mass=tails.clamp(min=0.0).numpy(),
+        )
 
 
 def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSystem:

@@ -3,7 +3,6 @@
 (Cao et al., arXiv 2408.11491)
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -111,13 +110,8 @@ class SteeredModel(RemediedModel):
     def __init__(
         self, base: LocalBackend, parameters: dict[str, Any], steering: Steering
     ) -> None:
-        learned_arrays = (
-            steering.vectors,
-            steering.references,
-            np.array([steering.limit]),
-        )
-        content = [array.astype(np.float16).tobytes() for array in learned_arrays]
-        digest = hashlib.sha256(b"".join(content)).hexdigest()[:8]
+        limit = np.array([steering.limit])
+        digest = inside.digest_arrays(steering.vectors, steering.references, limit)
         learned = {
             "multiplier": steering.multiplier,
             "limit": round(steering.limit, 4),
@@ -142,15 +136,12 @@ class SteeredModel(RemediedModel):
     ) -> Iterator[Traces]:
         """Query batches, and steer harmful and harmless requests differently."""
         for batch in batches:
-            for sign in (1, -1):
-                alike = [
-                    request
-                    for request in batch
-                    if self.harmful[request.prompt_id] == (sign > 0)
-                ]
-                if alike:
+            harmful = [r for r in batch if self.harmful[r.prompt_id]]
+            harmless = [r for r in batch if not self.harmful[r.prompt_id]]
+            for sign, requests in ((1, harmful), (-1, harmless)):
+                if requests:
                     with self.steering.on(self.model.network, sign):
-                        yield from super().answer_batches([alike], prefix, context)
+                        yield from super().answer_batches([requests], prefix, context)
 
 
 def read_transitions(
@@ -173,10 +164,10 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
     size = base.settings.batch
     rates = first_token.learn_refusal_rates(base, train)
     untouched = _learn_directions(base, train)
-    is_harmful = [
-        untouched.harmful(*read_transitions(model, context, prompts, size))
-        for prompts in validation
-    ]
+    is_harmful = []
+    for prompts in validation:
+        transitions = read_transitions(model, context, prompts, size)
+        is_harmful.append(untouched.harmful(*transitions))
 
     def rejected(steering: Steering) -> list[np.ndarray]:
         sides = []
@@ -185,17 +176,14 @@ def learn_steering(base: UntouchedSystem, train: Split, validation: Split) -> St
             for sign, rows in ((1, harmful), (-1, ~harmful)):
                 if not rows.any():
                     continue
+                asked = prompts[rows]
                 with steering.on(model.model.network, sign):
-                    steps = inside.trace_first_steps(
-                        model, context, prompts[rows], size
-                    )
+                    steps = inside.trace_first_steps(model, context, asked, size)
                 p[rows] = refusal.p_refuse(steps, rates)
             sides.append(p)
         return sides
 
-    tried = [untouched]
-    for multiplier in STEERING_MULTIPLIERS:
-        tried.append(untouched._replace(multiplier=multiplier))
+    tried = [untouched._replace(multiplier=m) for m in (0.0, *STEERING_MULTIPLIERS)]
     share = rejected(untouched)[0].mean()
     return first_token.choose_by_youden(tried, rejected, share) or untouched
 
@@ -210,13 +198,13 @@ def _learn_directions(base: UntouchedSystem, train: Split) -> Steering:
     away = harmful.mean(axis=0) - benign.mean(axis=0)
     lengths = np.linalg.norm(benign, axis=-1).mean(axis=0)[:, None]
     vectors = away / np.linalg.norm(away, axis=-1, keepdims=True) * lengths
-    references = (harmful - harmful_behind).mean(axis=0)
+    moves = harmful - harmful_behind
+    references = moves.mean(axis=0)
     first = round(len(vectors) / 3)
     last = round(len(vectors) * 2 / 3)
-    limit = choose_cosine_limit(
-        mean_cosines(benign - benign_behind, references, first),
-        mean_cosines(harmful - harmful_behind, references, first),
-    )
+    benign_cosines = mean_cosines(benign - benign_behind, references, first)
+    harmful_cosines = mean_cosines(moves, references, first)
+    limit = choose_cosine_limit(benign_cosines, harmful_cosines)
     return Steering(vectors, references, first, last, limit)
 
 

@@ -47,13 +47,7 @@ LORA_RECIPE: dict[str, Any] = {
 MAX_PAIRS = 120  # pairs to learn from, at most, drawn by seed; as many twins are added
 ADAPTER_FILE = "adapter_model.safetensors"
 REPORT_FILE = "told.json"  # what `train_adapter` says of the training
-ANSWER_COLUMNS = [
-    "prompt_id",
-    "label",
-    "response",
-    "finish_reason",
-    "declined_later",
-]
+ANSWER_COLUMNS = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
 
 
 def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFrame:
@@ -62,17 +56,14 @@ def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFr
     Those that were cut, in clusters decided both ways, are asked longer.
     """
     labels = base.decide(base.benign_corpus, benign)
-    finished = base.traces(base.benign_corpus, benign)["finish_reason"].to_numpy()
+    finished = base.traces(base.benign_corpus, benign)["finish_reason"]
     answers = labels.assign(finish_reason=finished, declined_later=False)
     answers = answers[ANSWER_COLUMNS]
-    is_cut = (
-        (labels["label"] == "accept")
-        & (labels["answer"] == "on_topic")
-        & (finished != "stop")
-    )
+    is_answer = (labels["label"] == "accept") & (labels["answer"] == "on_topic")
+    is_cut = is_answer & (finished != "stop")
     flips = confusion.describe_flips(System.of(base.name, benign, labels))
     mixed = flips.loc[flips["mixed"], "cluster_id"]
-    prompts = benign[is_cut.to_numpy() & benign["cluster_id"].isin(mixed).to_numpy()]
+    prompts = benign[is_cut & benign["cluster_id"].isin(mixed)]
     if prompts.empty:
         return answers
     digest = stores.frame_hash(prompts[["prompt_id"]])[:8]
@@ -110,9 +101,8 @@ def make_training_rows(
             " one; nothing to tune on"
         )
     pairs = pairs.sample(count, random_state=seed, replace=len(pairs) < count)
-    twins = split.twins.sample(
-        count, random_state=seed, replace=len(split.twins) < count
-    )
+    repeats = len(split.twins) < count
+    twins = split.twins.sample(count, random_state=seed, replace=repeats)
     refused = twins[["prompt_id", "text"]].assign(response=REFUSAL_TEXT)
     rows = pd.concat([pairs, refused], ignore_index=True)
     return rows.sample(frac=1, random_state=seed, ignore_index=True)
@@ -136,8 +126,8 @@ def tokenize_examples(
         prompt = context.prefix + row.text + context.suffix
         prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         answer_ids = tokenizer(row.response, add_special_tokens=False)["input_ids"]
-        answer_ids = [*answer_ids, end]
-        ids = [*prompt_ids, *answer_ids]
+        answer_ids.append(end)
+        ids = prompt_ids + answer_ids
         example = {
             "input_ids": ids,
             "attention_mask": [1] * len(ids),
