@@ -127,7 +127,7 @@ class ScoredStudy(LabStudy[_Analysed]):
 
     def read_scored(self) -> dict[str, System]:
         """Read the systems that 03 scored, with traces, pairs and scores."""
-        return pipeline.read_systems(self.files, self.names[0], self.settings)
+        return pipeline.read_systems(self.files, self.names, self.settings)
 
     def read_guards(
         self, kinds: Sequence[str] = ("guard", "refusal")
@@ -190,7 +190,7 @@ class AnswerStudy(LabStudy[LabelCheckSettings]):
     def read_answered(self) -> dict[str, System]:
         """Read the systems' answers and their labels, in the order of prompts."""
         answered = {}
-        for name in self.names[0]:
+        for name in self.names:
             traces = trace_store.read_traces(self.files, name, self.prompts)
             labels = labelling.read_matching_labels(self.files, name, traces)
             system = System.of(name, self.prompts, labels, self.clusters)

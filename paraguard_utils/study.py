@@ -152,8 +152,8 @@ class Study(Page[_Settings]):
         return unsafe.select_twins(self.prompts, twins)
 
     @cached_property
-    def names(self) -> tuple[list[str], list[str]]:
-        """The systems of this store, and published ones that only the record has."""
+    def names(self) -> list[str]:
+        """The systems of this store."""
         return systems.list_systems_to_score(self.files, self.settings.model)
 
     def focus(
@@ -299,7 +299,7 @@ class ScoringStudy(Study[ScoringSettings]):
         DataError if the corpus asks for harm.
         """
         unsafe.refuse_unsafe(self.prompts, "03_scoring")
-        scored = pipeline.score_systems(self.files, self.names[0], self.settings)
+        scored = pipeline.score_systems(self.files, self.names, self.settings)
         hashes = {}
         for name, system in scored.items():
             hashes[name] = labelling.hash_labels(system.labels)
@@ -309,15 +309,11 @@ class ScoringStudy(Study[ScoringSettings]):
     def write_systems(
         self, rows: Sequence[dict[str, Any]], measured: Mapping[str, System]
     ) -> Table:
-        """Write Table 1 with the recorded rows of the systems that this store lacks."""
+        """Write Table 1, with a column that says whose labels are noisy."""
         labels = {name: system.labels for name, system in measured.items()}
         table = pd.DataFrame(rows)
         table["noisy"] = table["system"].map(annotations.flag_noisy_systems(labels))
-        name = "table1_systems"
-        table = pipeline.add_recorded_rows(
-            name, table, self.store, self.names[1], self.meta
-        )
-        return self.write(name, table)
+        return self.write("table1_systems", table)
 
 
 class CohortStudy(Study[CohortSettings]):
@@ -325,7 +321,7 @@ class CohortStudy(Study[CohortSettings]):
 
     def read_systems(self) -> dict[str, System]:
         """Read the labels and scores that 03 wrote."""
-        return pipeline.read_systems(self.files, self.names[0], self.settings)
+        return pipeline.read_systems(self.files, self.names, self.settings)
 
 
 class GuardStudy(Study[GuardSettings]):
@@ -333,7 +329,7 @@ class GuardStudy(Study[GuardSettings]):
 
     def read_models(self) -> dict[str, guarded.Judged]:
         """Read the models that 03 scored, and their decisions on harmful requests."""
-        scored = pipeline.read_systems(self.files, self.names[0], self.settings)
+        scored = pipeline.read_systems(self.files, self.names, self.settings)
         judged = {}
         for name, system in scored.items():
             judged[name] = guarded.Judged(

@@ -503,7 +503,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path)
     table = (
         stores.Store("recorded")
         .read("tables", "table1_systems")
-        .query("store == 'recorded' and interpretation == 'relative'")
+        .query("interpretation == 'relative'")
         .set_index("system")
     )
     row = table.loc["smollm2-135m-instruct-q4_1--safety"]

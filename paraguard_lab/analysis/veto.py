@@ -423,7 +423,7 @@ def measure_vetoes(
         vetoes (`veto_table`), veto_curves (`veto_curve` by system and score) and
         veto_queries (`count_reasked`, if rejections are enough).
     """
-    chat, _ = systems.list_systems_to_score(files, settings.model)
+    chat = systems.list_systems_to_score(files, settings.model)
     guards = {}
     for name in settings.asked_guards():
         guard = load_guard(name)

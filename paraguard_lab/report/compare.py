@@ -114,7 +114,6 @@ def compare_with_record(live: Store) -> list[str]:
         new = live.read("tables", name)
         old = old[old["system"].isin(both)]
         cells = compare_cells(old, new, keys)
-        cells = cells[cells["column"] != "store"]  # whose value differs by intent
         is_optional = cells["column"].str.match(_OPTIONAL_COLUMNS)
         is_left_out = is_optional & cells["live"].isna()
         lines += describe_differences(name, cells[~is_left_out], keys)

@@ -61,7 +61,7 @@ def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
     """
     files = config.open_files()
     unsafe.refuse_unsafe(files.prompts, "the explorer")  # before all scores are read
-    names, _ = systems.list_systems_to_score(files, config.model)
+    names = systems.list_systems_to_score(files, config.model)
     decided = pipeline.read_systems(files, names)
     decided |= guarded.read_guards(files, decided.values())
     titles = dict(zip(decided, registry.display_titles(decided), strict=True))
@@ -79,18 +79,13 @@ def describe_model(config: StudySettings) -> list[str]:
     """Say what was found of each system of a user's model, and where to look next."""
     store = config.open_store()
     lines = []
-    if store.has("tables", "table1_rephrasing"):
-        names = trace_store.find_systems(
-            CorpusFiles(store, config.corpus), config.model
-        )
-        table = store.read("tables", "table1_systems").merge(
-            store.read("tables", "table1_rephrasing"),
-            on="system",
-            suffixes=("", "_again"),
-        )
-        table.columns = table.columns.str.replace("3_twins", "3_harmful")
-        table = table[table["interpretation"] == "relative"]
-        for row in table[table["system"].isin(names)].to_dict("records"):
+    if store.has("tables", "table1_systems"):
+        files = CorpusFiles(store, config.corpus)
+        names = trace_store.find_systems(files, config.model)
+        table = store.read("tables", "table1_systems")
+        of_model = table["system"].isin(names)
+        table = table[of_model & (table["interpretation"] == "relative")]
+        for row in table.to_dict("records"):
             dr = "not known, too little was refused or answered"
             if not row["too_few_for_dr"]:
                 dr = tables.format_estimate(row, "dr", 2)

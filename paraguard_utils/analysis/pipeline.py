@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,22 +17,11 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
-from paraguard_utils.schemas import Corpus, Labels, Scores, Table, Traces
+from paraguard_utils.schemas import Corpus, Labels, Scores, Traces
 from paraguard_utils.settings import AnalysisSettings, ScoreOptions
-from paraguard_utils.stores import RECORDED, CorpusFiles, Store, read_meta
+from paraguard_utils.stores import CorpusFiles, read_meta
 
 PAIR_DECIMALS = 6  # of similarities and signals in a pairs file
-
-_COMPARABLE = (
-    "corpus",
-    "labeller",
-    "k",
-    "weight_drift",
-    "weight_prob_shift",
-    "weight_ppl",
-    "theta",
-)
-"""What two runs must share for their rows to be in one table."""
 
 
 def read_scoring_traces(
@@ -218,30 +206,6 @@ def _check_scores(system: System, where: str) -> None:
             f"{where}: scores of other labels or pairs than the store holds; run"
             " 03_scoring again"
         )
-
-
-def add_recorded_rows(
-    name: str, table: Table, store: Store, recorded: Sequence[str], meta: dict[str, Any]
-) -> Table:
-    """Put the rows of `recorded` systems in the recorded table above this store's rows.
-
-    The column `store` says which is which. They are left out if `meta`, which goes with
-    the table, has another corpus or other scoring parameters.
-    """
-    table = table.assign(store=store.name)
-    if not recorded:
-        return table
-    earlier = Store(RECORDED)
-    known = read_meta(earlier.path("tables", name))
-    known = known["parameters"] | known["inputs"]
-    own = meta["parameters"] | meta["inputs"]
-    for key in _COMPARABLE:
-        if key in own and known.get(key) != own[key]:
-            print(f"the recorded systems are left out: they have another {key}")
-            return table
-    rows = earlier.read("tables", name)
-    rows = rows[rows["system"].isin(recorded)]
-    return pd.concat([rows, table], ignore_index=True)
 
 
 def stack_rejections(systems: Iterable[System]) -> Scores:

@@ -188,29 +188,26 @@ def choose_focus(names: Sequence[str], model: str = "", wanted: str = "") -> str
     return (under_safety or list(names))[0]
 
 
-def list_systems_to_score(
-    files: CorpusFiles, model: str = ""
-) -> tuple[list[str], list[str]]:
-    """Return the chat systems with traces and labels, and the published ones without.
+def list_systems_to_score(files: CorpusFiles, model: str = "") -> list[str]:
+    """Return the chat systems with traces and labels.
 
-    Of the systems with both, the published ones come first, then those of the user's
-    `model`. Rows of the systems without come from the recorded tables, because a
-    recorded trace never enters a live store.
+    The published ones come first, then those of the user's `model`. Missing if there
+    are none, or none of that model.
     """
     published = list(registry.published_systems("chat").index)
     if files.recorded:
-        return published, []
-    own = [
+        return published
+    names = [
         name
         for name in published
         if files.has("traces", name) and files.has("labels", name)
     ]
     of_model = trace_store.find_systems(files, model) if model else []
-    own += [name for name in of_model if name not in own]
-    if not own or (model and not of_model):
+    names += [name for name in of_model if name not in names]
+    if not names or (model and not of_model):
         raise Missing(
             f"the {files.store.name} store has no traces of"
             f" {model or 'published models'} on {files.name}; run 02_querying with the"
             " same parameters first"
         )
-    return own, [name for name in published if name not in own]
+    return names

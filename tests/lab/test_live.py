@@ -9,7 +9,7 @@ import tiny
 from asking import run_here
 
 from paraguard_lab.labels import judge
-from paraguard_utils import paths, registry, stores, unsafe
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.errors import WeightsError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, trace_store, weights
@@ -82,11 +82,8 @@ def ask_and_score(system_prompts, **parameters):
 def test_a_model_the_repo_has_never_seen_gets_a_full_table(tiny_folder, results):
     ask_and_score(["safety"], store="test", model=str(tiny_folder))
     table = stores.Store("test").read("tables", "table1_systems")
-    (own,) = set(table.loc[table["store"] == "test", "system"])
+    (own,) = set(table["system"])  # and no system of the record
     assert own.startswith("tiny-chat-") and own.endswith("--safety")
-    assert set(table.loc[table["store"] == "recorded", "system"]) == set(
-        registry.published_systems("chat").index
-    )
 
 
 # test_engine asks every architecture; here one with windows and one that has no
@@ -144,7 +141,7 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["none", "safety", "strict"], **given)
     table = stores.Store("test").read("tables", "table1_systems")
-    assert set(table["store"]) == {"test"} and (table["n_prompts"] == 24).all()
+    assert (table["n_prompts"] == 24).all()
     run_here("03_scoring", **given, k=3, resamples=100)
     run_here("04_cohort_analysis", **given, resamples=100)
 
