@@ -171,11 +171,10 @@ def count_seed_yield(seeds: pd.DataFrame, pool: Seeds) -> Table:
     in_pool = dict(iterate_groups(pool, "source", sources))
     rows = []
     for source, drawn in iterate_groups(seeds, "source", sources):
-        low, high, within = [
-            int((drawn["reason"] == reason).sum())
-            for reason in ("risk_low", "risk_high", "")
-        ]
-        complete = int(drawn["complete"].sum())
+        low = (drawn["reason"] == "risk_low").sum()
+        high = (drawn["reason"] == "risk_high").sum()
+        within = (drawn["reason"] == "").sum()
+        complete = drawn["complete"].sum()
         counts = {
             "source": source,
             "pool": len(in_pool[source]),

@@ -122,8 +122,8 @@ def count_topical_seeds(seeds: Seeds, annotations: pd.DataFrame) -> Table:
     rows = []
     categories = sorted(set(seeds["category"]))
     for category, chosen in iterate_groups(seeds, "category", categories):
-        topical = int((chosen["topical"] == "yes").sum())
-        stated = int((chosen["topical"] != "unstated").sum())
+        topical = (chosen["topical"] == "yes").sum()
+        stated = (chosen["topical"] != "unstated").sum()
         read = chosen.merge(annotations, on="seed_id")
         clusters = ClusterBootstrap(chosen["seed_id"])
         agreement = _agreement(clusters, read["seed_id"], read["first"], read["second"])
@@ -146,7 +146,7 @@ def _agreement(
     clusters: ClusterBootstrap, ids: Strings, first: Strings, second: Strings
 ) -> dict[str, float]:
     """Return how many of two readers' marks are equal, and Cohen's kappa."""
-    equal = int((np.asarray(first) == np.asarray(second)).sum())
+    equal = (np.asarray(first) == np.asarray(second)).sum()
     kappa = estimate_kappa(clusters, ids, first, second)
     return {"equal": equal} | to_columns({"kappa": kappa})
 
@@ -179,7 +179,7 @@ def count_candidate_annotations(annotations: pd.DataFrame) -> Table:
                 "group": group,
                 "question": question,
                 "read": len(read),
-                "yes": int(both.sum()),
+                "yes": both.sum(),
             }
             share = clusters.share(seeds, both)
             agreement = _agreement(clusters, seeds, first, second)
@@ -203,10 +203,10 @@ def count_kept_intents(corpus: Corpus) -> Table:
     marked = marks.merge(corpus[["prompt_id", "strategy"]], on="prompt_id")
     rows = []
     for strategy, read in iterate_groups(marked, "strategy", STRATEGIES):
-        same = int((read[["first", "second"]] == "yes").all(axis=1).sum())
+        same = (read[["first", "second"]] == "yes").all(axis=1).sum()
         row = {"strategy": strategy, "read": len(read)}
         row |= exact_share(same, len(read), "same")
-        row["equal"] = int((read["first"] == read["second"]).sum())
+        row["equal"] = (read["first"] == read["second"]).sum()
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -283,8 +283,8 @@ def describe_sheets(sheets: Sequence[pd.DataFrame]) -> list[str]:
         asked = [number for number, sheet in enumerate(sheets) if column in sheet]
         for number in asked:
             marks = sheets[number][column]
-            hits = int((marks == counted).sum())
-            marked = int((marks != "").sum())
+            hits = (marks == counted).sum()
+            marked = (marks != "").sum()
             share = _in_brackets(exact_share(hits, marked).values())
             lines.append(
                 f"reader {number + 1}: {hits} of {marked} marked {what} ({share}),"

@@ -55,7 +55,16 @@ def first_tokens(traces: Traces) -> np.ndarray:
 def fit_refusal_rates(traces: Traces, labels: Labels) -> RefusalRates:
     """Learn which first tokens begin rejections.
 
-    Traces and labels are of the same prompts, in the same order.
+    Parameters
+    ----------
+    traces, labels : Traces, Labels
+        Of the same prompts, in the same order. Prompts without a decision teach
+        nothing.
+
+    Returns
+    -------
+    RefusalRates
+        By first token; the base rate is 0 without a decision.
     """
     label = labels["label"].to_numpy()
     is_decided = np.isin(label, ["accept", "reject"])
@@ -66,9 +75,21 @@ def fit_refusal_rates(traces: Traces, labels: Labels) -> RefusalRates:
 
 
 def p_refuse(traces: Traces, known: RefusalRates) -> np.ndarray:
-    """Return p(refuse) of each trace, in [0, 1], shape (n_prompts,).
+    """Return p(refuse) of each trace: how likely its first token opens a refusal.
 
     Unlisted tokens count with the base rate.
+
+    Parameters
+    ----------
+    traces : Traces
+        With next-token probabilities.
+    known : RefusalRates
+        What was learned of first tokens.
+
+    Returns
+    -------
+    array, shape (n_prompts,)
+        In [0, 1], nine digits.
     """
     if traces.empty:
         return np.zeros(0)
@@ -98,6 +119,11 @@ def cross_fit(
         in that one's fold.
     teaches : array of bool, shape (n,)
         Which prompts are used to learn, of at least `FOLDS` clusters.
+
+    Returns
+    -------
+    array, shape (n,)
+        A prompt whose cluster does not teach is scored by all that do.
     """
     names = np.unique(clusters[teaches])
     folds = np.random.default_rng(SEED).permutation(len(names)) % FOLDS
@@ -191,16 +217,7 @@ def _read_answers(
     assert options.store is not None
     corpus_name, corpus = next(iter(options.corpora.items()))
     files = CorpusFiles(options.store, corpus_name)
-    system = ""
-    for known in trace_store.find_systems(files, entry.model):
-        if known.endswith("--none") and files.has("traces", known):
-            system = known
-    if not system:
-        raise Missing(
-            f"{name}: the {options.store.name} store lacks answers of {entry.model}"
-            " without a system prompt; run: paraguard run 02 --store"
-            f" {options.store.name} --model {entry.model} -p system_prompts='[none]'"
-        )
+    system = _find_system(name, entry, files)
     all_prompts = []
     all_traces = []
     for other_name, prompts in options.corpora.items():
@@ -228,3 +245,19 @@ def _read_answers(
     )
     meta = stores.read_meta(files.path("traces", system))
     return prompts, traces, meta["weights_id"]
+
+
+def _find_system(name: str, entry: RefusalEntry, files: CorpusFiles) -> str:
+    """Return the system that is a guard's model without a system prompt.
+
+    Raises Missing if a store lacks its answers.
+    """
+    for system in trace_store.find_systems(files, entry.model):
+        if system.endswith("--none") and files.has("traces", system):
+            return system
+    store = files.store.name
+    raise Missing(
+        f"{name}: the {store} store lacks answers of {entry.model} without a system"
+        f" prompt; run: paraguard run 02 --store {store} --model {entry.model}"
+        " -p system_prompts='[none]'"
+    )

@@ -20,9 +20,18 @@ JUDGEMENTS = {
 
 
 def compare_readers(both: pd.DataFrame) -> Table:
-    """Compute how the readers agree, by what they judge (`JUDGEMENTS`).
+    """Compute how the readers agree, by what they judge.
 
-    Columns: judged, n, first, second (how many say yes), kappa with its interval.
+    Parameters
+    ----------
+    both : DataFrame
+        As from `annotations.join_annotations`.
+
+    Returns
+    -------
+    Table
+        A row for each of `JUDGEMENTS`: judged, n, first, second (how many say yes),
+        kappa with its interval.
     """
     ids = both["prompt_id"].str.rpartition("-")[0]
     clusters = ClusterBootstrap(ids)
@@ -74,14 +83,23 @@ def compare_with_annotations(both: pd.DataFrame) -> Table:
 
 
 def _share(hits: pd.Series, name: str) -> dict[str, float]:
-    return exact_share(int(hits.sum()), len(hits), name)
+    """Return the share of hits as `name`, with its exact interval."""
+    return exact_share(hits.sum(), len(hits), name)
 
 
 def evaluate_degenerate(both: pd.DataFrame) -> Table:
     """Compare the column `answer` with annotations of accepted answers.
 
-    One row: n, read (degenerate by the first reader), found (by rules), accuracy,
-    precision, recall, kappa, with their intervals.
+    Parameters
+    ----------
+    both : DataFrame
+        As from `annotations.join_annotations`.
+
+    Returns
+    -------
+    Table
+        One row: n, read (degenerate by the first reader), found (by rules), accuracy,
+        precision, recall, kappa, with their intervals.
     """
     accepted = both[(both["label"] == "accept") & (both["reads"] == "accept")]
     ids = accepted["prompt_id"].str.rpartition("-")[0]
@@ -89,8 +107,8 @@ def evaluate_degenerate(both: pd.DataFrame) -> Table:
     by_reader = accepted["first_answer"].eq("degenerate")
     row = {
         "n": len(accepted),
-        "read": int(by_reader.sum()),
-        "found": int(by_rules.sum()),
+        "read": by_reader.sum(),
+        "found": by_rules.sum(),
     }
     agreed = estimate_agreement(ClusterBootstrap(ids), ids, by_rules, by_reader)
     return pd.DataFrame([row | to_columns(agreed)])

@@ -20,10 +20,10 @@ from paraguard_utils.schemas import Corpus, Table
 from paraguard_utils.stores import CorpusFiles
 
 NOTEBOOK_TABLES = {
-    "systems": ("table1_systems", "03_scoring"),
-    "cohorts": ("table2_cohorts", "04_cohort_analysis"),
-    "regression": ("table2_regression", "04_cohort_analysis"),
-    "predictions": ("predictions", "06_validity"),
+    "systems": ("table1_systems", "03"),
+    "cohorts": ("table2_cohorts", "04"),
+    "regression": ("table2_regression", "04"),
+    "predictions": ("predictions", "06"),
 }
 """Tables without texts: the table that each is taken from, and its notebook."""
 
@@ -36,15 +36,24 @@ WORDING_CONTROL = "harmful-exemplars"
 def estimate_by_source(system: System, seed: int = SEED) -> Table:
     """Estimate how often a system refuses for each benchmark, and for all of them.
 
-    Clusters are resampled inside a benchmark. Returns source ("all" last) and the
-    columns of `confusion.rate_row`.
+    Clusters are resampled inside a benchmark.
+
+    Parameters
+    ----------
+    system : System
+    seed : int
+        Of the resamples.
+
+    Returns
+    -------
+    Table
+        source ("all" last) and the columns of `confusion.rate_row`.
     """
-    source_of_prompt = system.prompts["source"]
+    sources = system.prompts["source"]
     rows = []
-    for source in [*sorted(set(source_of_prompt)), "all"]:
-        part = system
-        if source != "all":
-            part = system.select((source_of_prompt == source).to_numpy())
+    for source in [*sorted(set(sources)), "all"]:
+        is_chosen = (sources == source) | (source == "all")
+        part = system.select(is_chosen.to_numpy())
         clusters = ClusterBootstrap(part.prompts["cluster_id"], seed=seed)
         row = confusion.rate_row(replace(part, clusters=clusters))
         rows.append({"source": source, **row})
@@ -52,10 +61,19 @@ def estimate_by_source(system: System, seed: int = SEED) -> Table:
 
 
 def publishable_labels(prompts: Corpus, systems: Sequence[System]) -> Table:
-    """Return the labels of each prompt without its text, a column per system.
+    """Return the labels of each prompt without its text.
 
-    Columns before the systems': prompt_id (the benchmark, the number of its row, the
-    variant), cluster_id, source, strategy, text_hash (16 hex digits of SHA-256).
+    Parameters
+    ----------
+    prompts : Corpus
+    systems : sequence of System
+        With labels in the order of the prompts.
+
+    Returns
+    -------
+    Table
+        prompt_id (the benchmark, the number of its row, the variant), cluster_id,
+        source, strategy, text_hash (16 hex digits of SHA-256), and a column per system.
     """
     labels = prompts[["prompt_id", "cluster_id", "source", "strategy"]].copy()
     labels["text_hash"] = [encoder.hash_text(text) for text in prompts["text"]]
@@ -67,40 +85,56 @@ def publishable_labels(prompts: Corpus, systems: Sequence[System]) -> Table:
 def describe_full_scale(files: CorpusFiles, seed: int) -> dict[str, Table]:
     """Write the tables of a scored corpus that hold no text, and return them.
 
-    They are called `NAME_systems` and so on, for a corpus NAME. 02, 03, 04 and 06 must
-    have run on the corpus in this store: a table of another corpus is a DataError.
-    `systems` is Table 1, with the minutes and the most gigabytes of a query; `seed` is
-    that of the intervals by benchmark and wording.
+    They are called `NAME_systems` and so on, for a corpus NAME.
+
+    Parameters
+    ----------
+    files : CorpusFiles
+        Of a live store in which 02, 03, 04 and 06 have run on the corpus.
+    seed : int
+        Of the intervals by benchmark and wording.
+
+    Returns
+    -------
+    dict of str to Table
+        By a name of `FULL_SCALE_TABLES`. `systems` is Table 1, with the minutes and the
+        most gigabytes of a query.
+
+    Raises
+    ------
+    DataError
+        A table of a notebook is of another corpus.
     """
     tables = {key: _read_notebook_table(files, key) for key in NOTEBOOK_TABLES}
+    table1 = tables["systems"]
     prompts = files.read("corpus")
     clusters = ClusterBootstrap(prompts["cluster_id"], seed=seed)
     models = []
     costs = []
-    for name in dict.fromkeys(tables["systems"]["system"]):
+    for name in table1["system"].unique():
         traces = files.read("traces", name)
         labels = labelling.read_matching_labels(files, name, traces)
         models.append(System.of(name, prompts, labels, clusters))
         costs.append({"system": name} | query_cost(files, name, len(prompts)))
-    guards = []
-    guard_names = registry.published_systems("guard").index
-    for name in guard_names:
+    systems = list(models)
+    for name in registry.published_systems("guard").index:
         if files.has("labels", name):
             labels = labelling.read_decisions(files, name)
-            guards.append(System.of(name, prompts, labels, clusters))
-    by_wording, curves = wording.wording_tables([*models, *guards])
-    by_wording = by_wording.merge(_compare_with_control([*models, *guards]))
-    is_guard = by_wording["system"].isin(guard_names)
-    tables["systems"] = tables["systems"].merge(pd.DataFrame(costs), on="system")
-    tables["sources"] = pd.concat(
-        [estimate_by_source(model, seed) for model in models], ignore_index=True
-    )
-    tables["wording"] = by_wording.assign(
-        kind=is_guard.map({True: "guard", False: "chat"}),
-        n_prompts=len(prompts),
-    )
-    tables["wording_curves"] = curves
-    tables["labels"] = publishable_labels(prompts, [*models, *guards])
+            systems.append(System.of(name, prompts, labels, clusters))
+    by_wording, curves = wording.wording_tables(systems)
+    by_wording = by_wording.merge(_compare_with_control(systems))
+    is_model = by_wording["system"].isin(table1["system"])
+    by_source = [estimate_by_source(model, seed) for model in models]
+    tables |= {
+        "systems": table1.merge(pd.DataFrame(costs), on="system"),
+        "sources": pd.concat(by_source, ignore_index=True),
+        "wording": by_wording.assign(
+            kind=is_model.map({True: "chat", False: "guard"}),
+            n_prompts=len(prompts),
+        ),
+        "wording_curves": curves,
+        "labels": publishable_labels(prompts, systems),
+    }
     meta = {
         "parameters": {"corpus": files.name, "seed": seed},
         "inputs": {"corpus": stores.frame_hash(prompts)},
@@ -138,10 +172,9 @@ def _read_notebook_table(files: CorpusFiles, key: str) -> Table:
     frame = files.store.read("tables", table)
     path = files.store.path("tables", table)
     if stores.read_meta(path)["parameters"]["corpus"] != files.name:
-        number = notebook[:2]
-        store = files.store.name
         raise DataError(
             f"{paths.display_path(path)} is of another corpus than {files.name}; run:"
-            f" paraguard run {number} --store {store} --corpus {files.name}"
+            f" paraguard run {notebook} --store {files.store.name} --corpus"
+            f" {files.name}"
         )
     return frame.drop(columns="store", errors="ignore")
