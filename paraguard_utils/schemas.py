@@ -254,6 +254,13 @@ def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
 MAY_BE_EMPTY = ("pairs", "scores")
 """A system may accept nothing, or give nothing that can be read."""
 
+_PROBLEMS = {
+    "field_uniqueness": "stands there twice",
+    "column_in_dataframe": "is missing",
+    "column_in_schema": "is not part of it",
+}
+"""What is wrong, in words, by pandera's name of a check."""
+
 
 def list_text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
@@ -272,19 +279,24 @@ def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         extra columns, or a value is not allowed.
     """
     columns = SCHEMAS[kind].columns
-    _check_columns(frame, kind, where)
     known = [name for name in columns if name in frame]
-    frame = frame[known].reset_index(drop=True)
     if frame.empty:  # no value says which type a column has
-        return frame.astype({name: columns[name].dtype.type for name in known})
+        if kind not in MAY_BE_EMPTY:
+            raise DataError(
+                f"{where}: there are no rows; a {kind} file needs at least one"
+            )
+        return frame[known].astype({name: columns[name].dtype.type for name in known})
     try:
-        return SCHEMAS[kind].validate(frame, lazy=True)
+        return SCHEMAS[kind].validate(frame.reset_index(drop=True), lazy=True)[known]
     except SchemaErrors as error:
         case = error.failure_cases.iloc[0]
     value = case["failure_case"]
-    problem = case["check"]
-    if problem == "field_uniqueness":
-        problem = "stands there twice"
+    problem = _PROBLEMS.get(case["check"], case["check"])
+    if case["check"] in ("column_in_dataframe", "column_in_schema"):
+        raise DataError(
+            f"{where}: column {value!r} {problem}; a {kind} file has the columns"
+            f" {', '.join(columns)}"
+        )
     quoted = repr(value) if isinstance(value, str) else value
     # pandas reads an empty CSV field as missing.
     said = "is blank" if pd.isna(value) else f"{quoted!s:.60} ({problem})"
@@ -295,22 +307,3 @@ def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:
         # Row 1 is the header, as a spreadsheet counts.
         place = f"row {row + 2} ({', '.join(map(str, ids))}), {place}"
     raise DataError(f"{where}: {place}: {said}; correct it")
-
-
-def _check_columns(frame: pd.DataFrame, kind: str, where: str) -> None:
-    """Raise a DataError if a frame lacks a column, has another one, or has no rows."""
-    columns = SCHEMAS[kind].columns
-    needed = [name for name, column in columns.items() if column.required]
-    for name in needed:
-        if name not in frame:
-            raise DataError(
-                f"{where}: column {name!r} is missing; a {kind} file has the columns"
-                f" {', '.join(columns)}"
-            )
-    for name in frame:
-        if name not in columns:
-            raise DataError(
-                f"{where}: column {name!r} is not part of a {kind} file; remove it"
-            )
-    if frame.empty and kind not in MAY_BE_EMPTY:
-        raise DataError(f"{where}: there are no rows; a {kind} file needs at least one")

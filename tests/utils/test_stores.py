@@ -221,7 +221,7 @@ def test_parts_that_do_not_fit_their_schema_are_set_aside(tmp_path, capsys):
         add(parts, 1)
         assert (
             parts.read() == []
-            and "column 'prompt_id' is missing" in capsys.readouterr().err
+            and "column 'number' is not part" in capsys.readouterr().err
         )
 
 
