@@ -29,6 +29,13 @@ MAX_PRINTED = 3  # clusters that are printed
 _MAX_PHRASING = 110  # characters of a phrasing that are printed
 
 
+_BEFORE_TUNING = """\
+   Nobody has judged the answers: read them first. Any tool that tunes on chat \
+messages takes the file.
+   Add harmful requests with a refusal, as the remedy tuned-1 of 07 does, or right \
+refusals may be lost"""
+
+
 class Advice(NamedTuple):
     """What the map says for one system.
 
@@ -65,19 +72,16 @@ def choose_remedy(rows: Table) -> Advice:
     """
     rows = rows[rows["role"] == "remedy"]
     falls = rows[rows["frr_change_high"] < 0]
-    cheapest = ["queries", "frr_change"]
-    keeps_twins = falls["twins_verdict"].isin(["kept", "more"])
-    kept = falls[keeps_twins].sort_values(cheapest, kind="stable")
     # A point estimate may rise while the interval leaves open whether twins are lost:
     # that costs nothing that is known.
     price = (falls["twins_change"] / falls["frr_change"]).clip(lower=0)
-    priced = falls.assign(price=price).dropna(subset="price")
-    priced = priced.sort_values(["price", *cheapest], kind="stable")
-    remedy = next(iter(kept.to_dict("records")), None)
-    trade_off = None
-    if remedy is None:
-        trade_off = next(iter(priced.to_dict("records")), None)
-    return Advice(remedy, trade_off, rows["remedy"].tolist())
+    falls = falls.assign(price=price).sort_values(["queries", "frr_change"])
+    keeps_twins = falls["twins_verdict"].isin(["kept", "more"])
+    remedies = falls[keeps_twins].to_dict("records")
+    priced = falls.dropna(subset="price").sort_values("price", kind="stable")
+    trade_offs = [] if remedies else priced.to_dict("records")
+    remedy = next(iter(remedies), None)
+    return Advice(remedy, next(iter(trade_offs), None), rows["remedy"].tolist())
 
 
 def find_measured_remedies(
@@ -91,14 +95,12 @@ def find_measured_remedies(
     such system on it.
     """
     for store in (files.store, record):
-        if not store.has("tables", REMEDY_MAP_TABLE):
-            continue
-        meta = stores.read_meta(store.path("tables", REMEDY_MAP_TABLE))
-        corpus_name = meta.get("parameters", {}).get("corpus", files.name)
-        rows = store.read("tables", REMEDY_MAP_TABLE)
-        rows = rows[rows["system"] == system]
-        if corpus_name == files.name and len(rows):
-            return MeasuredRemedies(rows, store.name)
+        if store.has("tables", REMEDY_MAP_TABLE):
+            meta = stores.read_meta(store.path("tables", REMEDY_MAP_TABLE))
+            corpus_name = meta.get("parameters", {}).get("corpus", files.name)
+            rows = store.read("tables", REMEDY_MAP_TABLE).query("system == @system")
+            if corpus_name == files.name and len(rows):
+                return MeasuredRemedies(rows, store.name)
     if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):
         return None
     rows = record.read("tables", REMEDY_MAP_TABLE)
@@ -155,8 +157,7 @@ def write_advice(config: QuerySettings) -> list[str]:
     tuning_file = folder / "tuning.jsonl"
     tuning_data.write_jsonl(tuning_file, examples, meta)
     pairs = system.pairs[system.pairs["same_cluster"]]
-    rejected = pairs.loc[pairs["centre_label"] == "reject", "centre_id"]
-    counts = {"examples": len(examples), "rejections": rejected.nunique()}
+    n_rejections = pairs.loc[pairs["centre_label"] == "reject", "centre_id"].nunique()
 
     lines = [
         _describe_rates(name, rates),
@@ -165,8 +166,17 @@ def write_advice(config: QuerySettings) -> list[str]:
         "",
         *_describe_remedies(measured, name, config),
         "",
-        *_describe_examples(counts, tuning_file, longer is None, config),
+        f"3. To tune it on: {len(examples)} examples, of {n_rejections} refusals with"
+        f" an answered paraphrase ({paths.display_path(tuning_file)})",
     ]
+    if longer is None and len(examples) < n_rejections:
+        prompts = f'-p system_prompts="[{config.system_prompts[0]}]"'
+        command = _command("A0", config, prompts, "-p long_answers=1")
+        lines.append(
+            f"   Answers that were cut are left out; {command} asks for whole ones"
+        )
+    if examples:
+        lines.append(_BEFORE_TUNING)
     stores.write_text(folder / "advice.txt", "\n".join(lines) + "\n")
     return [*lines, "", f"written: {paths.display_path(folder)}"]
 
@@ -239,16 +249,11 @@ def _describe_brittle(system: System, brittle: Table, file: Path) -> list[str]:
         phrasings = system.prompts.loc[inside, "text"]
         labels = system.labels.loc[inside, "label"]
         for phrasing, label in zip(phrasings, labels, strict=True):
-            lines.append(f"     {label:<8}  {_shorten(phrasing)}")
+            line = text.replace_control(" ".join(phrasing.split()))
+            if len(line) > _MAX_PHRASING:
+                line = f"{line[:_MAX_PHRASING].rstrip()} ..."
+            lines.append(f"     {label:<8}  {line}")
     return lines
-
-
-def _shorten(phrasing: str) -> str:
-    """Return a phrasing in one line, its end cut off if it is long."""
-    line = text.replace_control(" ".join(phrasing.split()))
-    if len(line) > _MAX_PHRASING:
-        line = f"{line[:_MAX_PHRASING].rstrip()} ..."
-    return line
 
 
 def _describe_remedies(
@@ -272,8 +277,9 @@ def _describe_remedies(
             f"{_name_with_cost(advice.remedy)}. FRR falls (interval below 0), right"
             " refusals are kept"
         )
-    tried = ", ".join(advice.tried) or "none"
-    lines = [f"2. The cheapest remedy: {chosen} (tried: {tried})"]
+    lines = [
+        f"2. The cheapest remedy: {chosen} (tried: {', '.join(advice.tried) or 'none'})"
+    ]
     if advice.trade_off:
         price = tables.format_number(advice.trade_off["price"], 2)
         lines.append(
@@ -319,26 +325,3 @@ def _name_with_cost(row: dict[str, Any]) -> str:
     """Return a remedy's name, and what a prompt costs with it."""
     once = ", after training it once" if row["kind"] == "tuning" else ""
     return f"{row['remedy']} ({row['queries']:.3g} x the model a prompt{once})"
-
-
-def _describe_examples(
-    counts: dict[str, Any], file: Path, is_cut: bool, config: QuerySettings
-) -> list[str]:
-    """Describe the examples, and how to get more if answers were cut."""
-    lines = [
-        f"3. To tune it on: {counts['examples']} examples, of {counts['rejections']}"
-        f" refusals with an answered paraphrase ({paths.display_path(file)})"
-    ]
-    if is_cut and counts["examples"] < counts["rejections"]:
-        prompts = f'-p system_prompts="[{config.system_prompts[0]}]"'
-        command = _command("A0", config, prompts, "-p long_answers=1")
-        lines.append(
-            f"   Answers that were cut are left out; {command} asks for whole ones"
-        )
-    if counts["examples"]:
-        lines.append(
-            "   Nobody has judged the answers: read them first. Any tool that tunes on"
-            " chat messages takes the file.\n   Add harmful requests with a refusal, as"
-            " the remedy tuned-1 of 07 does, or right refusals may be lost"
-        )
-    return lines
