@@ -53,7 +53,8 @@ def drawn():
     rows = [confusion.system_row(mine, one) for one in PPL_INTERPRETATIONS]
     floors = pd.DataFrame(rows)
     floors = floors.assign(
-        **made(rng, len(floors), "floor_matched", "excess_matched", "excess")
+        n_mixed=20,
+        **made(rng, len(floors), "floor_matched", "excess_matched", "excess"),
     )
     group = {
         "group": "mine",
