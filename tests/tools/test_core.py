@@ -56,6 +56,11 @@ def test_public_functions_show_an_example_and_what_is_near(public):
     assert ">>> " in text and "See Also" in text and "Returns" in text
 
 
+def test_a_moved_name_works_and_says_where_it_is():
+    with pytest.warns(DeprecationWarning, match="write from paraguard_lab instead"):
+        assert paraguard_utils.rephrasing_odds is rephrasing_odds
+
+
 def test_what_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'dr'"):
         _ = paraguard_utils.dr
