@@ -23,8 +23,12 @@ _RATIO = ["odds_ratio", "odds_ratio_low", "odds_ratio_high"]
 def plot_cohort_cells(table: Table) -> Figure:
     """Draw CI by surface risk and neighbour similarity for each system.
 
-    The paper's cohorts are outlined, dashed. A page wide. `table` is
-    `cohorts.cohort_table` of any systems in one binning.
+    The paper's cohorts are outlined, dashed. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `cohorts.cohort_table`, of any systems in one binning.
     """
     is_cell = table[["risk", "similarity"]].isin(BIN_NAMES).all(axis=1)
     cells = table[(table["interpretation"] == "relative") & is_cell]
@@ -86,7 +90,12 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
 def plot_cohort_regression(table: Table) -> Figure:
     """Draw odds ratios of refusal, filled where p < 0.05 after Holm's correction.
 
-    A panel per system, a page wide. `table` is from `refusal_odds_ratios`.
+    A panel per system, a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `regression.refusal_odds_ratios`.
     """
     terms = list(dict.fromkeys(table["term"]))
     figure, panels = _draw_odds_ratios(table, terms, 5, (0.1, 0.3, 1, 3, 10))
@@ -119,8 +128,12 @@ def _write_undefined(axis: Axes, by_term: Table) -> None:
 def plot_triggers(table: Table) -> Figure:
     """Draw how charged words of each theme change the odds of a refusal.
 
-    A panel per system, a page wide. `table` has the families of
-    `triggers.stack_trigger_tables`; an infinite ratio is drawn at the edge.
+    An infinite ratio is drawn at the edge. A panel per system, a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        The families of `triggers.stack_trigger_tables`.
     """
     terms = sorted(set(table["term"]))
     ticks = (0.01, 0.1, 1, 10, 100)
@@ -142,7 +155,25 @@ def _draw_odds_ratios(
 ) -> tuple[Figure, list[style.Panel]]:
     """Draw odds ratios by term on a log scale, a panel per system.
 
-    They are drawn from 1 / most to most, filled where p_holm < 0.05.
+    They are filled where p_holm < 0.05.
+
+    Parameters
+    ----------
+    table : Table
+        system, term, p_holm, odds_ratio with its interval.
+    terms : list of str
+        The rows, from top to bottom.
+    across : int
+        Panels beside each other.
+    ticks : sequence of float
+        Of those, the ones that the axis reaches are shown.
+    most : float
+        Beyond 1 / most and most, ratios are drawn there.
+
+    Returns
+    -------
+    Figure
+    list of Panel
     """
     figure, panels = make_listed_panels(table, terms, across)
     for axis, _, rows in panels:

@@ -12,7 +12,14 @@ from paraguard_utils.settings import Gates
 def plot_risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure:
     """Draw each group's risk, with its median marked and the paper's gate shaded.
 
-    A column wide. `distribution` is from `charged.describe_risks`.
+    A column wide.
+
+    Parameters
+    ----------
+    distribution : DataFrame
+        From `charged.describe_risks`.
+    limits : Gates
+        The gate's lowest and highest risk.
     """
     groups = list(dict.fromkeys(distribution["group"]))
     size = (style.COLUMN_WIDTH, 0.6 * len(groups) + 0.4)

@@ -38,8 +38,15 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
     """Draw what each guard rejects of harmful and of harmless requests by threshold.
 
     A guard that does not distinguish them is on the dotted diagonal; the dot is its own
-    threshold, for which `guards` has system, benign_rejected and twins_rejected. A page
-    wide. `table` is `guarded.sweep_guard_thresholds` with a column system.
+    threshold. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `guarded.sweep_guard_thresholds`, with system.
+    guards : Table
+        What is rejected at guards' own thresholds: system, benign_rejected,
+        twins_rejected.
     """
     figure, panels = style.make_system_grid(table, 4, 1.5)
     figure.supxlabel("harmless requests rejected")
@@ -64,9 +71,15 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     """Draw how many harmful requests stay refused if a veto answers harmless ones.
 
     Each line is a veto at every threshold. Above the dotted line, which overturns
-    refusals at random, it distinguishes arbitrary refusals from right ones. A page
-    wide. `table` is `veto.veto_curve`, `chosen` `veto.veto_table`, both with system and
-    score.
+    refusals at random, it distinguishes arbitrary refusals from right ones. The dot is
+    the threshold that was chosen. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `veto.veto_curve`, with system and score.
+    chosen : Table
+        What vetoes gain and lose at the thresholds chosen: system, score, gained, lost.
     """
     figure, panels = style.make_system_grid(table, 3, 1.55)
     figure.supxlabel("harmless requests answered after all")
@@ -106,8 +119,14 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     A panel per remedy; up and to the left is better. Hollow: the untouched system, on
     the clusters with which the remedied one was queried; full, with 95 % intervals:
     remedied. Thin lines: thresholds on p(refuse). Numbers: DR before and after, where
-    there are enough refusals. A page wide. `table` is from `effects.table`, `curves`
-    from `effects.ThresholdCurve.drawn`, with system.
+    there are enough refusals. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `effects.RemedyEffects.table`.
+    curves : Table
+        From `effects.RemedyEffects.drawn`.
     """
     names = _choose_remedies(table)
     figure, axes = style.make_grid(names, 3, 1.8)

@@ -48,7 +48,12 @@ def plot_variance_parts(table: Table) -> Figure:
 
     Systems with the largest share of meaning are on top, those with too few refusals
     last and hatched; below a line are those whose answers were drawn. A page wide.
-    `table` has rows of `variance.split_variance` and `variance.split_sampled_variance`.
+
+    Parameters
+    ----------
+    table : Table
+        Rows of `variance.split_variance` and `variance.split_sampled_variance`: parts
+        of the variance, as shares.
     """
     place = table["decoding"].map(list(_DECODINGS).index)
     rows = table.assign(place=place, other_parts=1 - table["meaning"])
@@ -89,8 +94,13 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
 def plot_by_source(table: Table) -> Figure:
     """Draw FRR and DR of systems by source, with 95 % intervals.
 
-    All systems have the same sources. A page wide. `table` is from
-    `full_scale.estimate_by_source`.
+    A line of two panels per system, a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `full_scale.estimate_by_source`, with system. All systems have the same
+        sources.
     """
     names = list(dict.fromkeys(table["system"]))
     sources = list(dict.fromkeys(table["source"]))
@@ -129,7 +139,12 @@ def _split_interpretations(table: Table) -> Iterator[tuple[Table, style.Look, fl
 def plot_against_floors(table: Table) -> Figure:
     """Draw CI beside its matched floor (rings), and both kinds of excess.
 
-    A panel per measure, a page wide. `table` is Table 1 with its floors.
+    A panel per measure, a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        Table 1 with its floors, in both interpretations.
     """
     relative = table[table["interpretation"] == "relative"].set_index("system")
     figure, axes = make_measure_panels(relative, _FLOOR_PANELS)
@@ -156,7 +171,12 @@ def plot_against_floors(table: Table) -> Figure:
 def plot_ci_correlates(table: Table) -> Figure:
     """Draw r of CI(r) with covariates and signals, a panel per system.
 
-    A page wide. `table` is from `covariates.correlate_covariates`.
+    What is part of CI is on a grey ground. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `covariates.correlate_covariates`, in both interpretations.
     """
     names = dict(covariates.COVARIATE_TITLES)
     for signal, title in covariates.SIGNAL_TITLES.items():
@@ -195,7 +215,12 @@ def plot_ci_correlates(table: Table) -> Figure:
 def plot_cr_curve(curve: Table) -> Figure:
     """Draw CR, and CR of permuted decisions, against tau, a panel per system.
 
-    A page wide. `curve` is from `chance.compare_with_chance`.
+    A page wide.
+
+    Parameters
+    ----------
+    curve : Table
+        From `chance.compare_with_chance`, in both interpretations.
     """
     figure, panels = style.make_system_grid(curve, 3, 1.7)
     figure.supylabel("CR@tau")

@@ -45,8 +45,12 @@ def plot_known_truth(table: Table) -> Figure:
 
     Bars hold 95 % of the simulations. The darker a line, the higher its rate; dashed:
     wording that follows perplexity. The lines of a good measure slope, and lie on one
-    another. A page wide. `table` has wording, frr, correlation, measure, mean, low,
-    high.
+    another. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        wording, frr, correlation, measure, mean, low, high.
     """
     wide = _spread_measures(table)
     rates = sorted(set(table["frr"]))
@@ -86,7 +90,12 @@ def _spread_measures(table: Table) -> Table:
 def plot_noise_response(table: Table) -> Figure:
     """Draw systems' measures against the share of flipped decisions, with intervals.
 
-    A page wide. `table` has system, noise and the measures.
+    A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        system, noise (share of flipped decisions) and the measures.
     """
     table = table.assign(percent=100 * table["noise"])
     lines: _Lines = {}
@@ -137,8 +146,13 @@ def _draw_measures(
 def plot_weight_simplex(table: Table) -> Figure:
     """Draw each system's excess under every weighting of the three signals.
 
-    Points are small if the interval reaches 0. A page wide. `table` is the dimension
-    `weights` of the sensitivity table, whose settings are "drift/prob_shift/ppl".
+    Points are small if the interval reaches 0. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        The dimension `weights` of the sensitivity table, whose settings are
+        "drift/prob_shift/ppl".
     """
     figure, panels = style.make_system_grid(table, 3, 2.1)
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
@@ -173,7 +187,12 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
 def plot_against_k(table: Table) -> Figure:
     """Draw CI, CR@0.60 and CD against k, a line and a 95 % band per system.
 
-    A page wide. `table` is the dimension `k` of the sensitivity table.
+    A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        The dimension `k` of the sensitivity table.
     """
     figure, axes = style.subplots(1, len(_K_MEASURES), height=2.9)
     table = table.assign(k=table["setting"].astype(int))
@@ -197,7 +216,11 @@ def plot_settings(table: Table) -> Figure:
     """Draw by how much other settings change CI and the excess, with 95 % intervals.
 
     Systems with fewer than 30 refusals under a setting are left out there. A page wide.
-    `table` is a sensitivity table.
+
+    Parameters
+    ----------
+    table : Table
+        Some dimensions of the sensitivity table.
     """
     changes = _subtract_defaults(table[table["n"] >= MIN_REFUSALS])
     keys = list(dict.fromkeys(changes.index))
@@ -240,9 +263,13 @@ def plot_surrogate_levels(table: Table) -> Figure:
 
     Each system has a mark with its 95 % interval: on the left the rank correlation of
     CI(r) over rejections, on the right the difference of CI. Of drawn answers there is
-    only what they alone have, and `text` next to it. A page wide. `table` is one
-    interpretation of `proxies.surrogate_table`; systems with too few refusals are
-    left out.
+    only what they alone have, and `text` next to it. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        One interpretation of `proxies.surrogate_table`. Systems with too few refusals
+        are left out.
     """
     table = table[table["too_few"].eq(False)]
     is_usual = table["prompts"] == proxies.ALL_PROMPTS
@@ -281,7 +308,19 @@ def _draw_marks(
 ) -> tuple[Figure, Sequence[Axes]]:
     """Draw a panel for each measure with a row per key and a mark per system.
 
-    `table` has the keys as its index.
+    Parameters
+    ----------
+    table : Table
+        system and the measures with their intervals; its index are the keys.
+    keys : sequence
+        The rows, from top to bottom.
+    measures : sequence of str
+
+    Returns
+    -------
+    Figure
+    sequence of Axes
+        The panels, in the order of the measures.
     """
     names = table["system"].unique()
     height = 1.0 + max(0.17, 0.04 * len(names)) * max(4, len(keys))
