@@ -216,18 +216,22 @@ class QueryStudy(Study[QuerySettings]):
 
         The notebook ends here if prompts are left without an answer.
         """
-        asked = systems.ask_systems(self.files, self.prompts, self.settings)
-        if not asked.complete:
-            if self.settings.shard:  # its part of the twins
-                self.query_harmful()
-            end_notebook(asked.message)
-        labels = systems.label_systems(
-            self.files, self.prompts, asked.traces, self.settings
-        )
+        shard = self.settings.shard
+        traces = systems.ask_systems(self.files, self.prompts, self.settings)
+        if not traces and not self.settings.stop:
+            self.query_harmful()  # a shard asks its part of them
+        if shard:
+            end_notebook(
+                f"shard {shard} is asked; when all are, 02_querying without `shard`"
+                " puts them together"
+            )
+        if not traces:
+            end_notebook()
+        labels = systems.label_systems(self.files, self.prompts, traces, self.settings)
         measured = {}
         for name, decisions in labels.items():
             system = System.of(name, self.prompts, decisions, self.clusters)
-            measured[name] = replace(system, traces=asked.traces[name])
+            measured[name] = replace(system, traces=traces[name])
         return measured
 
     def query_harmful(self) -> dict[str, dict[str, Labels]]:

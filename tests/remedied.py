@@ -91,7 +91,7 @@ def built(folder, corpora):
         files = stores.CorpusFiles(stores.Store("test"), name)
         files.write("corpus", frame=prompts, meta={})
         asked = systems.ask_systems(files, prompts, config)
-        systems.label_systems(files, prompts, asked.traces, config)
+        systems.label_systems(files, prompts, asked, config)
 
 
 def untouched(folder, corpora, **more):

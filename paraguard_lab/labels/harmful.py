@@ -41,13 +41,15 @@ def ask_harmful_requests(
     settings = settings.for_twins()
     twins = _find_twins(files, settings)
     if twins:
-        asked = systems.ask_systems(twins, twins.prompts, settings)
-        if asked.complete:
+        traces = systems.ask_systems(twins, twins.prompts, settings)
+        if traces:
             labels[twins.name] = systems.label_systems(
-                twins, twins.prompts, asked.traces, settings
+                twins, twins.prompts, traces, settings
             )
     if settings.shard:
         return {}
+    if settings.base_url.startswith(FILE_SCHEME):  # files would keep the answers
+        outside = None
     of_xstest = ask_labels_only(files.other(XSTEST), outside, settings)
     if of_xstest:
         labels[XSTEST] = of_xstest

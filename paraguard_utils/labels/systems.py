@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from paraguard_utils import registry, seams, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
@@ -14,36 +13,23 @@ from paraguard_utils.settings import XSTEST, QueryOptions, QuerySettings
 from paraguard_utils.stores import CorpusFiles
 
 
-@dataclass(frozen=True, eq=False)
-class AskedSystems:
-    """What querying the systems gave.
-
-    `traces` are by chat system, in the order of the prompts. Unless `complete`, there
-    are prompts without an answer yet, so that nothing can be labelled; `message` says
-    what to do then.
-    """
-
-    traces: dict[str, Traces]
-    complete: bool = True
-    message: str = ""
-
-
 def ask_systems(
     files: CorpusFiles, prompts: Corpus, settings: QuerySettings
-) -> AskedSystems:
+) -> dict[str, Traces]:
     """Return the traces of all chat systems; a live store queries what it lacks.
 
-    Answers to prompts that ask for harm are labelled in memory and not kept, by an
-    extension. `settings.stop`, a shard, and batch files without answers leave the
-    traces incomplete.
+    They are by system, in the order of the prompts. Answers to prompts that ask for
+    harm are labelled in memory and not kept, by an extension. There are no systems
+    while answers are missing: with `settings.stop`, in a shard, and if batch files have
+    none yet.
     """
     prompting.check_prompts(prompts)
     if files.recorded:
-        return AskedSystems(_read_recorded_traces(files, prompts, settings))
+        return _read_recorded_traces(files, prompts, settings)
     if settings.stop:
         ask_until_sure = seams.load_extension("queries", "until_sure")
         ask_until_sure(files, prompts, settings)
-        return AskedSystems({}, complete=False)
+        return {}
     keep: PartsMaker = TraceParts
     if unsafe.asks_for_harm(prompts):
         keep = seams.load_extension("queries", "withheld")(prompts)
@@ -54,15 +40,7 @@ def ask_systems(
         )
     traces = query_all(files, prompts, settings, keep)
     is_whole = all(len(frame) == len(prompts) for frame in traces.values())
-    if is_whole and not settings.shard:
-        return AskedSystems(traces)
-    message = ""
-    if settings.shard:
-        message = (
-            f"shard {settings.shard} is asked; when all are, 02_querying without"
-            " `shard` puts them together"
-        )
-    return AskedSystems(traces, complete=False, message=message)
+    return traces if is_whole and not settings.shard else {}
 
 
 def _read_recorded_traces(

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from asking import mine
 
+from paraguard_lab.labels.harmful import ask_harmful_requests
 from paraguard_lab.labels.withheld import keep_labels
 from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import settings, stores
@@ -228,6 +229,7 @@ def test_requests_that_ask_for_harm_are_not_asked_by_files(
     )
     assert isinstance(backends.resolve_backends(config)[0], batch_files.BatchFiles)
     files = stores.CorpusFiles(stores.Store("test"), "paraguard_mini")
-    asked = systems.ask_systems(files, recorded_corpus, config)
-    assert not asked.complete and "not asked by files" in capsys.readouterr().out
+    assert not systems.ask_systems(files, recorded_corpus, config)
+    assert not ask_harmful_requests(files, config)
+    assert "not asked by files" in capsys.readouterr().out
     assert len(requests(tmp_path)) == 2 * len(recorded_corpus)

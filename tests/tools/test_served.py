@@ -645,7 +645,7 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
         given | {"system_prompts": ["safety"], "max_new_tokens": 8, "limit": 2},
         settings.QuerySettings,
     )
-    tried = systems.ask_systems(mine(), corpus.head(2), config).traces
+    tried = systems.ask_systems(mine(), corpus.head(2), config)
     assert [len(frame) for frame in tried.values()] == [2]
     systems.label_systems(mine(), corpus.head(2), tried, config)
     assert ask_harmful_requests(mine(), config) == {}, "nor are the twins asked to try"
@@ -662,7 +662,7 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     rows = pd.read_parquet(whole)
     rows.loc[0, "response"], rows.loc[0, "finish_reason"] = None, "error"
     rows.to_parquet(whole)
-    again = systems.ask_systems(mine(), corpus.head(2), config).traces
+    again = systems.ask_systems(mine(), corpus.head(2), config)
     assert len(again["made-up-served--safety"]) == 2
     assert len(ask(served.ServerBackend("made-up", model.base_url), corpus)) == 6
     assert [words for words, _ in handler.asked].count("prompt 0") == 2

@@ -85,7 +85,7 @@ def config_of(folder, **more):
 
 def asked_and_labelled(corpus, config):
     files = rude()
-    traces = systems.ask_systems(files, corpus, config).traces
+    traces = systems.ask_systems(files, corpus, config)
     return traces, systems.label_systems(files, corpus, traces, config)
 
 
@@ -259,7 +259,7 @@ def test_labels_and_numbers_are_those_of_the_usual_way(
     }
     open_ = systems.ask_systems(
         rude().other("mild"), harmless, config_of(tiny_folder)
-    ).traces
+    )
     for name, frame in open_.items():
         assert frame["response"].str.contains("QUOKKA").all()
         for column in (
@@ -664,7 +664,7 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
     there = list(watched)
     harmless = harmful.assign(source="made up")
     open_files = stores.CorpusFiles(stores.Store("open"), "mild")
-    open_ = systems.ask_systems(open_files, harmless, config).traces
+    open_ = systems.ask_systems(open_files, harmless, config)
     same_labels(
         labels,
         {
