@@ -41,12 +41,14 @@ def cluster_excess(own_pairs: pd.DataFrame, values: ArrayLike) -> pd.Series:
     need at least one rejected and two accepted prompts. `own_pairs` is from
     `select_own_pairs`.
     """
-    table = own_pairs[["cluster_id", "centre_label"]].assign(
-        value=np.asarray(values, float)
-    )
-    means = table.pivot_table("value", "cluster_id", "centre_label")
-    means = means.reindex(columns=["reject", "accept"])
-    return (means["reject"] - means["accept"]).dropna()
+    is_rejected = (own_pairs["centre_label"] == "reject").to_numpy()
+    numbers, names = pd.factorize(own_pairs["cluster_id"], sort=True)
+    side = 2 * numbers + is_rejected
+    n = np.bincount(side, minlength=2 * len(names))
+    totals = np.bincount(side, np.asarray(values, float), 2 * len(names))
+    with np.errstate(invalid="ignore"):
+        accepted, rejected = (totals / n).reshape(-1, 2).T
+    return pd.Series(rejected - accepted, names).dropna()
 
 
 def estimate_excess(

@@ -53,8 +53,6 @@ DEFAULT_CHOICES = {
 }
 """The setting of each dimension that the others are compared with."""
 
-_KEY = ["first_hash", "second_hash"]  # of a drifts file
-
 # Dimension, setting, and what takes the place of columns of a pairs file
 _OTHER_COLUMNS: list[tuple[str, str, dict[str, str]]] = [
     *(
@@ -89,31 +87,41 @@ class Setting(NamedTuple):
 # --------------------------------
 
 
-def pairs_for_settings(files: CorpusFiles, system: System) -> pd.DataFrame:
-    """Compare a system's prompts with up to `MAX_K` neighbours.
+def pairs_for_settings(
+    files: CorpusFiles, systems: Iterable[System]
+) -> dict[str, pd.DataFrame]:
+    """Compare the prompts of each system with up to `MAX_K` neighbours.
 
     Returns
     -------
-    DataFrame
-        A pairs file with what `prepare_pairs` adds, and drift_centred (in the space of
-        `centre_tokens`) and drift_encoder (of contextual token vectors of the sentence
-        encoder), both for the default neighbours and the same cluster only.
+    dict of DataFrame
+        By system, a pairs file with what `prepare_pairs` adds, and drift_centred (in
+        the space of `centre_tokens`) and drift_encoder (of contextual token vectors of
+        the sentence encoder), both for the default neighbours and the same cluster
+        only.
     """
-    prompts = system.prompts
-    vectors = encoder.stored_vectors(files, prompts["text"], earlier=True)
-    pairs = signals.compute_pairs(system, vectors, k=MAX_K)
-    is_usual = signals.is_ranked(pairs, N_NEIGHBOURS) | pairs["same_cluster"]
-    place = pd.Series(np.arange(len(prompts)), prompts["prompt_id"])
-    first = place[pairs.loc[is_usual, "centre_id"]].to_numpy()
-    second = place[pairs.loc[is_usual, "neighbour_id"]].to_numpy()
-    centred = DriftCache(centre_tokens(system.drifts.tokens))
-    texts = prompts["text"].to_numpy()
-    in_encoder = encoder_drifts(files, texts[first], texts[second])
-    pairs[["drift_centred", "drift_encoder"]] = np.nan
-    pairs.loc[is_usual, "drift_centred"] = centred(system.traces, first, second)
-    pairs.loc[is_usual, "drift_encoder"] = in_encoder
-    perplexities = signals.trace_perplexity(system.traces)
-    return prepare_pairs(pairs, prompts, perplexities)
+    prepared = {}
+    in_centred: dict[str, DriftCache] = {}  # by model
+    for system in systems:
+        prompts = system.prompts
+        texts = prompts["text"].to_numpy(object)
+        vectors = encoder.stored_vectors(files, texts, earlier=True)
+        pairs = signals.compute_pairs(system, vectors, k=MAX_K)
+        is_usual = signals.is_ranked(pairs, N_NEIGHBOURS) | pairs["same_cluster"]
+        place = pd.Index(prompts["prompt_id"])
+        first = place.get_indexer(pairs.loc[is_usual, "centre_id"])
+        second = place.get_indexer(pairs.loc[is_usual, "neighbour_id"])
+        model = system.token_model
+        if model not in in_centred:
+            in_centred[model] = DriftCache(centre_tokens(system.drifts.tokens))
+        centred = in_centred[model](system.traces, first, second)
+        in_encoder = encoder_drifts(files, texts[first], texts[second])
+        pairs[["drift_centred", "drift_encoder"]] = np.nan
+        pairs.loc[is_usual, "drift_centred"] = centred
+        pairs.loc[is_usual, "drift_encoder"] = in_encoder
+        perplexities = signals.trace_perplexity(system.traces)
+        prepared[system.name] = prepare_pairs(pairs, prompts, perplexities)
+    return prepared
 
 
 def centre_tokens(tokens: Tokens) -> Tokens:
@@ -150,11 +158,13 @@ def encoder_drifts(
     for store in (stores.Store(stores.RECORDED), files.store):
         if store.has("drifts", files.name, encoder.ENCODER_NAME):
             frame = store.read("drifts", files.name, encoder.ENCODER_NAME)
-            known |= frame.set_index(_KEY)["drift"].to_dict()
+            pairs = zip(frame["first_hash"], frame["second_hash"], strict=True)
+            known |= dict(zip(pairs, frame["drift"], strict=True))
+    hashes = {text: encoder.hash_text(text) for text in {*first, *second}}
     keys = []
     missing = {}
     for pair in zip(first, second, strict=True):
-        key = tuple(sorted(map(encoder.hash_text, pair)))
+        key = tuple(sorted([hashes[pair[0]], hashes[pair[1]]]))
         keys.append(key)
         if key not in known:
             missing[key] = pair
@@ -171,7 +181,7 @@ def encoder_drifts(
     if not files.recorded:
         rows = [(*key, value) for key, value in known.items()]
         meta = {"encoder": encoder.ENCODER_NAME, "weights": MINILM_FILE.sha256}
-        frame = pd.DataFrame(rows, columns=[*_KEY, "drift"])
+        frame = pd.DataFrame(rows, columns=["first_hash", "second_hash", "drift"])
         files.write("drifts", encoder.ENCODER_NAME, frame=frame, meta=meta)
     return np.array([known[key] for key in keys], float)
 
@@ -269,10 +279,13 @@ def ci_of_rejections(
     Series
         CI of the rejections that have such pairs, by cluster_id.
     """
-    rows = pairs[["centre", "cluster_id"]].assign(score=scores)
-    by_centre = rows[used & pairs["rejected"]].groupby("centre")
-    means = by_centre.agg({"cluster_id": "first", "score": "mean"})
-    return means.set_index("cluster_id")["score"]
+    chosen = used & pairs["rejected"].to_numpy()
+    centre = pairs["centre"].to_numpy()[chosen]
+    n = np.bincount(centre)
+    totals = np.bincount(centre, scores[chosen])
+    cluster_ids = pairs.drop_duplicates("centre")["cluster_id"].to_numpy()
+    has_pairs = np.flatnonzero(n)
+    return pd.Series(totals[has_pairs] / n[has_pairs], cluster_ids[has_pairs])
 
 
 def list_settings(pairs: pd.DataFrame) -> list[Setting]:
@@ -318,6 +331,8 @@ def vary_settings(
         the primary excess if the setting can change it.
     """
     estimates: EstimatesBySetting = {}
+    # Numbers of clusters in place of their ids: quicker to look up a thousand times
+    numbered = ClusterBootstrap(clusters.codes, clusters.resamples, clusters.seed)
 
     def keep(
         dimension: str, name: str, system: str, measures: SettingEstimates
@@ -326,21 +341,23 @@ def vary_settings(
         by_setting.setdefault(name, {})[system] = measures
 
     for system, frame in pairs.items():
+        codes = clusters.codes.loc[frame["cluster_id"]].to_numpy()
+        frame = frame.assign(cluster_id=codes)
         same_cluster = frame["same_cluster"].to_numpy()
         in_cluster = frame.loc[same_cluster, ["cluster_id", "centre_label"]]
         for setting in list_settings(frame):
             ci = ci_of_rejections(frame, setting.scores, setting.used)
             measures: SettingEstimates = {"n": len(ci)}
-            measures |= estimate_confusion(clusters, ci.index, ci.to_numpy())
+            measures |= estimate_confusion(numbered, ci.index, ci.to_numpy())
             del measures["cr75"]
             if setting.dimension not in NEIGHBOUR_DIMENSIONS:
                 values = setting.scores[same_cluster]
-                measures["excess"] = estimate_excess(clusters, in_cluster, values)
+                measures["excess"] = estimate_excess(numbered, in_cluster, values)
             keep(setting.dimension, setting.name, system, measures)
         scores = signals.score_pairs(frame).to_numpy()
         ci = ci_of_rejections(frame, scores, mark_used_pairs(frame))
         for tau in chance.CURVE_TAUS:
-            share = clusters.share(ci.index, ci.to_numpy() >= tau)
+            share = numbered.share(ci.index, ci.to_numpy() >= tau)
             keep("tau", f"{tau:.2f}", system, {"n": len(ci), "cr": share})
     return estimates
 
