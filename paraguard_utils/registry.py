@@ -15,7 +15,6 @@ import yaml
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.text import did_you_mean
 
 
 def system_prompts() -> dict[str, dict[str, str]]:
@@ -48,17 +47,6 @@ def guard_entries(section: str) -> dict[str, dict[str, Any]]:
     The entries are by name or pattern.
     """
     return _read_yaml(paths.DATA / "guards.yaml").get(section, {})
-
-
-def unknown_guard(name: str) -> str:
-    """Return the error about a name that no guard has."""
-    known = guard_entries("panel")
-    return (
-        f"there is no guard {name!r}{did_you_mean(name, known)}; there are"
-        f" {', '.join(known)}; your own is module:function, refusal:MODEL, a CSV file"
-        " of scores, a YAML file, or the hub id or folder of one that data/guards.yaml"
-        " knows"
-    )
 
 
 def published_systems(*kinds: str) -> pd.DataFrame:

@@ -5,8 +5,6 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-import pandas as pd
-
 from paraguard_utils.core.words import split_words
 
 # Function words and the frames of a polite request: they carry no intent, so a prefix
@@ -33,10 +31,6 @@ not among them."""
 
 # Control, direction, zero-width, private, surrogate, unassigned
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Cn"})
-
-FORMULA_START = r"[=+\-@\t\r]"
-"""How a text begins that a spreadsheet would run as a formula; the explorer's page uses
-this pattern too."""
 
 # Thinking that was cut off before its end has no answer after it.
 THINKING_BLOCK = re.compile(r"(?is)\A\s*<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)")
@@ -88,11 +82,6 @@ def is_only_framed(text: str, seed: str) -> bool:
 
 def _list_content_words(text: str) -> list[str]:
     return [word for word in split_words(text) if word not in STOPWORDS]
-
-
-def escape_formulas(cells: pd.Series | pd.DataFrame) -> pd.Series | pd.DataFrame:
-    """Put an apostrophe before each text that a spreadsheet would run as a formula."""
-    return cells.replace(rf"\A({FORMULA_START})", r"'\1", regex=True)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.disagreement import disagreement_parts
+from paraguard_lab.sheets import escape_formulas
 from paraguard_utils import text
 from paraguard_utils.analysis.signals import score_pairs
 from paraguard_utils.analysis.system import System
@@ -183,9 +184,9 @@ def _list_near_identical(system: System) -> Table:
         {
             "system": system.name,
             "rejected_id": rejected,
-            "rejected_prompt": text.escape_formulas(rejected.map(text_of)),
+            "rejected_prompt": escape_formulas(rejected.map(text_of)),
             "accepted_id": accepted,
-            "accepted_prompt": text.escape_formulas(accepted.map(text_of)),
+            "accepted_prompt": escape_formulas(accepted.map(text_of)),
             "same_cluster": pairs["same_cluster"],
             "similarity": pairs["similarity"],
             "jaccard": content_word_overlaps(system.prompts, rejected, accepted),

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pandas as pd
 
 from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
+from paraguard_lab.sheets import escape_formulas
 from paraguard_utils import unsafe
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import System
 from paraguard_utils.schemas import Labels
-from paraguard_utils.text import escape_formulas
 
 SURE_PROBABILITY = 0.9
 """From this probability on, the classifier is sure of a refusal."""

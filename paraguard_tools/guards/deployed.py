@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from paraguard_utils.guards.contract import (
 )
 from paraguard_utils.models import loading
 from paraguard_utils.settings import SERVED_PREFIX
+from paraguard_utils.text import did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 def make_deployed_guard(
@@ -50,7 +54,13 @@ def make_deployed_guard(
         published = match_guard_entry(like.removeprefix(SERVED_PREFIX), known)
     entry = {**(published or {}), **fields}
     if not entry.get("kind"):
-        raise SettingsError(registry.unknown_guard(model))
+        panel = registry.guard_entries("panel")
+        raise SettingsError(
+            f"there is no guard {model!r}{did_you_mean(model, panel)}; there are"
+            f" {', '.join(panel)}; your own is module:function, refusal:MODEL, a CSV"
+            " file of scores, a YAML file, or the hub id or folder of one that"
+            " data/guards.yaml knows"
+        )
     return load_deployed_guard(model, entry, options)
 
 
@@ -143,7 +153,8 @@ def load_deployed_guard(
                 source,
                 options.dtype,
                 options.device,
-                without_template="plain" if entry.template else "error",
+                "plain" if entry.template else "error",
+                read_config(source),
             )
             score = PromptedGuard(name, entry, model, options.batch, notes)
 
@@ -159,6 +170,23 @@ def load_deployed_guard(
         notes=notes,
         **entry.described,
     )
+
+
+def read_config(source: loading.ModelSource) -> "PretrainedConfig":
+    """Read a model's configuration, with a chunk size of attention if it has none.
+
+    Llama Guard 4 is published without, and transformers cannot run it like that.
+    """
+    from transformers import AutoConfig
+
+    folder = loading.convert_gguf(source)
+    what = f"model {source.name}: its configuration"
+    config: PretrainedConfig = loading.load_part(AutoConfig, folder, what)
+    text_config = config.get_text_config()
+    if getattr(text_config, "attention_chunk_size", 0) is None:
+        usual = type(text_config)()
+        text_config.attention_chunk_size = usual.attention_chunk_size
+    return config
 
 
 def _make_classifier_scorer(

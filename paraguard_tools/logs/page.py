@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from paraguard_lab.sheets import escape_formulas
 from paraguard_tools.logs import gate
 from paraguard_tools.logs.audit import (
     AUDIT_HEADINGS,
@@ -14,7 +15,6 @@ from paraguard_tools.logs.audit import (
     Audit,
     format_cell,
 )
-from paraguard_utils import text as texts
 from paraguard_utils.core.confusion import THETA
 
 _MAX_ON_PAGE = 50
@@ -67,7 +67,7 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
         if len(frame):
             files.append(out / f"{name}.csv")
             named = frame.columns.intersection(_NAMED_BY_USERS)
-            cells = texts.escape_formulas(frame[named].astype(str))
+            cells = escape_formulas(frame[named].astype(str))
             frame = frame.assign(**cells)
             frame.to_csv(files[-1], index=False, lineterminator="\n")
     figure = _figure(found.table, out / "audit.png")

@@ -12,6 +12,7 @@ import numpy as np
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
+from paraguard_lab.sheets import escape_formulas
 from paraguard_utils import paths, registry, stores, text, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.system import System
@@ -145,7 +146,7 @@ def write_advice(config: QuerySettings) -> list[str]:
 
     brittle = review.list_brittle_clusters([system])
     brittle_file = folder / "brittle_clusters.csv"
-    stores.write_file(brittle_file, text.escape_formulas(brittle), "tables", meta)
+    stores.write_file(brittle_file, escape_formulas(brittle), "tables", meta)
 
     measured = find_measured_remedies(files, Store(RECORDED), name, rates["frr"])
     if measured:

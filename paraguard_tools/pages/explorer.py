@@ -20,7 +20,8 @@ import pandas as pd
 
 from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
 from paraguard_lab.corpus import fidelity
-from paraguard_utils import schemas, text, unsafe
+from paraguard_lab.sheets import FORMULA_START
+from paraguard_utils import schemas, unsafe
 from paraguard_utils.analysis import drift, signals
 from paraguard_utils.analysis.cohorts import BIN_NAMES, RISK_BIN_EDGES, cut_at_edges
 from paraguard_utils.analysis.system import System
@@ -106,7 +107,7 @@ def collect_explorer_data(
     return {
         "decisions": schemas.LABELS,
         "questions": fidelity.SHEET_QUESTIONS,
-        "formula": text.FORMULA_START,
+        "formula": FORMULA_START,
         "prompts": prompts.to_dict("records"),
         "systems": systems,
         "rejections": rejections,

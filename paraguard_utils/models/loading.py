@@ -21,7 +21,11 @@ from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        PretrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 # The models that come as packages, by short name
 PACKAGED_MODELS = {
@@ -193,28 +197,22 @@ def load_model(
     dtype: str = "float32",
     device: str = "cpu",
     without_template: str = "error",
+    config: "PretrainedConfig | None" = None,
 ) -> LoadedModel:
     """Load a resolved model for inference.
 
     `dtype` is "float32" or "bfloat16", `device` "cpu", "cuda", "cuda:1", ... A model
     without a chat template gets `data/plain_template.jinja` if `without_template` is
-    "plain". No chat template, or a tokenizer or weights that transformers cannot load
-    without running foreign code, raise `ModelError`.
+    "plain". `config` is taken instead of the folder's own. No chat template, or a
+    tokenizer or weights that transformers cannot load without running foreign code,
+    raise `ModelError`.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     reader = load_reader(source, dtype, without_template)
-    config = load_part(
-        AutoConfig, reader.path, f"model {source.name}: its configuration"
-    )
-    text_config = config.get_text_config()
-    if getattr(text_config, "attention_chunk_size", 0) is None:
-        # Llama Guard 4 is published like that, and transformers cannot run it
-        usual = type(text_config)()
-        text_config.attention_chunk_size = usual.attention_chunk_size
     network = load_part(
         AutoModelForCausalLM,
         reader.path,

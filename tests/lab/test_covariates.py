@@ -18,7 +18,8 @@ from paraguard_lab.analysis import covariates, near_identical
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import figures, review
-from paraguard_utils import stores, text
+from paraguard_lab.sheets import escape_formulas
+from paraguard_utils import stores
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -511,8 +512,8 @@ def test_a_spreadsheet_runs_no_prompt():
     )
     safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = text", "a\n=1"]
     assert (
-        text.escape_formulas(cells)["a"].tolist() == safe
-        and text.escape_formulas(cells["a"]).tolist() == safe
+        escape_formulas(cells)["a"].tolist() == safe
+        and escape_formulas(cells["a"]).tolist() == safe
     )
 
 

@@ -856,7 +856,8 @@ def test_a_null_chunk_size_is_the_default_one(folders):
         ]
         is None
     )
-    network = loading.load_model(loading.resolve_model(str(folder))).network
+    source = loading.resolve_model(str(folder))
+    network = loading.load_model(source, config=deployed.read_config(source)).network
     assert network.config.get_text_config().attention_chunk_size == 8192
 
 
