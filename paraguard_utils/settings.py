@@ -374,11 +374,6 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         number, shards = self.shard.split("/")
         return int(number), int(shards)
 
-    def for_twins(self) -> Self:
-        """Return the settings with the twins' system prompts."""
-        names = self.twins_system_prompts or self.system_prompts
-        return self.model_copy(update={"system_prompts": names})
-
     @model_validator(mode="after")
     def _parts_are_possible(self) -> Self:
         number, shards = self.parts()

@@ -11,6 +11,7 @@ from paraguard_lab.analysis.excess import (
     estimate_excess,
     without_prob_shift,
 )
+from paraguard_lab.analysis.tokens import trace_lengths
 from paraguard_utils.analysis import signals
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
@@ -56,7 +57,7 @@ def describe_wording(system: System) -> pd.DataFrame:
     wording = pd.DataFrame(
         {
             "cluster_id": system.prompts["cluster_id"].to_numpy(),
-            "length": np.log(signals.trace_lengths(system.traces)),
+            "length": np.log(trace_lengths(system.traces)),
             "ppl": np.log(signals.trace_perplexity(system.traces)),
         }
     )

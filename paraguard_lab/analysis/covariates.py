@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from paraguard_lab.analysis.near_identical import content_word_overlaps
+from paraguard_lab.analysis.tokens import trace_lengths
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.similarity import correlate_ci, similarity_of_rejections
 from paraguard_utils.analysis.system import CI_COLUMNS, System
@@ -60,7 +61,7 @@ def ci_covariates(system: System) -> pd.DataFrame:
     columns = ["jaccard", "drift", "prob_shift", *PPL_INTERPRETATIONS.values()]
     means = near.assign(jaccard=overlaps).groupby("centre_id")[columns].mean()
     prompts = system.prompts.set_index("prompt_id")[["risk"]]
-    prompts["length"] = signals.trace_lengths(system.traces)
+    prompts["length"] = trace_lengths(system.traces)
     flips = confusion.describe_flips(system).set_index("cluster_id")
     clusters = pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""Embed the tokens of texts with the sentence encoder."""
+"""Embed the tokens of texts with the sentence encoder, and count those of prompts."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from paraguard_utils.core.vectors import normalize_rows
 from paraguard_utils.models import encoder
+from paraguard_utils.schemas import Traces
 
 
 def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:
@@ -24,3 +25,8 @@ def encode_tokens(texts: Sequence[str]) -> list[np.ndarray]:
         array = text_tokens.float().cpu().numpy()
         vectors.append(normalize_rows(array[1:-1]))
     return vectors
+
+
+def trace_lengths(traces: Traces) -> np.ndarray:
+    """Count the tokens of each prompt's own words, shape (n,)."""
+    return (traces["user_end"] - traces["user_start"]).to_numpy()

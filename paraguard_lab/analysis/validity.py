@@ -10,6 +10,7 @@ from scipy import special
 from paraguard_lab.analysis import excess
 from paraguard_lab.analysis.chance import describe_wording, mark_paired
 from paraguard_lab.analysis.near_identical import near_identical_ratio
+from paraguard_lab.analysis.tokens import trace_lengths
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import CI_COLUMNS, System
 from paraguard_utils.core import disagreement
@@ -244,7 +245,7 @@ def compare_wording_halves(system: System) -> Table:
         acceptances; difference, upper half minus lower, with its interval.
     """
     wording = {
-        "length": signals.trace_lengths(system.traces).astype(float),
+        "length": trace_lengths(system.traces).astype(float),
         "perplexity": np.log(signals.trace_perplexity(system.traces)),
     }
     ids = system.prompts["cluster_id"]

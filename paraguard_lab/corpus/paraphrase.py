@@ -21,7 +21,8 @@ import pandas as pd
 import yaml
 from textblob.en import tag as part_of_speech_tags
 
-from paraguard_utils import paths, seams
+from paraguard_lab.functions import load_function
+from paraguard_utils import paths
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.core.strategies import TABLE, Strategy
 from paraguard_utils.text import content_words, match_key
@@ -167,7 +168,7 @@ def rules_digest() -> str:
     content += LEXICON_FILE.read_bytes() + FRAMES_FILE.read_bytes()
     for strategy in TABLE:
         if ":" in strategy.generator:
-            _, digest = seams.load_function(strategy.generator, "the generator")
+            _, digest = load_function(strategy.generator, "the generator")
             content += digest.encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -589,7 +590,7 @@ def _write(text: str, strategy: Strategy) -> Iterator[tuple[str, str]]:
     if strategy.generator == RULES_GENERATOR:
         yield from _write_by_rules(text, strategy)
     elif strategy.generator:
-        function, _ = seams.load_function(strategy.generator, "the generator")
+        function, _ = load_function(strategy.generator, "the generator")
         for new in function(text)[: strategy.max_candidates]:
             yield strategy.name, new
 

@@ -1,7 +1,7 @@
 """Entries of guards: what `data/guards.yaml`, or a user's file, says about a guard."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -13,10 +13,22 @@ from pydantic import (
 )
 
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.contract import GUARD_AXES
+from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardOptions
 
 FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """The name of a guard that is a user's function, `module:function`."""
+
+
+class GuardMaker(Protocol):
+    """A function that makes the guards of a kind from their entries."""
+
+    def __call__(
+        self, name: str, fields: Mapping[str, Any], options: GuardOptions
+    ) -> Guard:
+        """Return the guard of an entry with these fields.
+
+        Raise SettingsError if they do not fit its kind.
+        """
 
 
 class GuardEntry(BaseModel):

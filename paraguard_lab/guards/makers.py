@@ -1,6 +1,6 @@
 """From a guard's name to its entry, and from its entry to the guard.
 
-An entry has a kind, and each kind a maker (`contract.GuardMaker`), an entry point of
+An entry has a kind, and each kind a maker (`entries.GuardMaker`), an entry point of
 the group `paraguard.guards`. Only a user's function is made here. The kind `deployed`
 gets every name that nothing else fits.
 """
@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 import yaml
 
+from paraguard_lab.functions import load_function
 from paraguard_lab.guards.entries import (
     FUNCTION,
     FunctionEntry,
+    GuardMaker,
     entry_error,
     parse_guard_entry,
 )
 from paraguard_utils import paths, registry, seams
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.contract import Guard, GuardMaker, GuardOptions
+from paraguard_utils.guards.contract import Guard, GuardOptions
 
 MAX_NAME = 100  # characters of a guard's name, which names files
 
@@ -132,7 +134,7 @@ def _make_function_guard(name: str, fields: dict[str, Any]) -> Guard:
     that changed code scores anew.
     """
     entry = parse_guard_entry(name, fields, FunctionEntry)
-    function, digest = seams.load_function(entry.function, "the guard")
+    function, digest = load_function(entry.function, "the guard")
 
     def score(texts: Sequence[str]) -> np.ndarray | Sequence[float]:
         return function(list(texts))

@@ -303,7 +303,8 @@ def count_kinds(rows: pd.DataFrame, labelled: pd.DataFrame) -> Table:
     """
     kinds = (labelled["label"] + ":" + labelled["kind"]).str.rstrip(":")
     table = pd.crosstab([rows["file"], rows["final_label"]], kinds.to_numpy())
-    known = ["accept", *(f"reject:{kind}" for kind in labelling.REJECTION_KINDS)]
+    rejections = (*refusals.REFUSAL_KINDS, "partial")
+    known = ["accept", *(f"reject:{kind}" for kind in rejections)]
     others = table.columns.difference(known)
     table = table.reindex(columns=[*known, *others], fill_value=0)
     return table.reset_index().rename(columns={"final_label": "people"})

@@ -38,7 +38,8 @@ def ask_harmful_requests(
     if settings.xstest:
         outside = read_xstest_prompts(settings.xstest, "unsafe")
     labels = {}
-    settings = settings.for_twins()
+    names = settings.twins_system_prompts or settings.system_prompts
+    settings = settings.model_copy(update={"system_prompts": names})
     twins = _find_twins(files, settings)
     if twins:
         traces = systems.ask_systems(twins, twins.prompts, settings)

@@ -22,11 +22,6 @@ def trace_perplexity(traces: Traces) -> np.ndarray:
     return core.perplexity(select_own_words(traces, "token_nll"))
 
 
-def trace_lengths(traces: Traces) -> np.ndarray:
-    """Count the tokens of each prompt's own words, shape (n,)."""
-    return (traces["user_end"] - traces["user_start"]).to_numpy()
-
-
 def has_signals(traces: Traces) -> np.ndarray:
     """Mark the prompts whose traces hold what signals are computed from; shape (n,).
 

@@ -88,18 +88,6 @@ class GuardOptions:
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
 
 
-class GuardMaker(Protocol):
-    """A function that makes the guards of a kind from their entries."""
-
-    def __call__(
-        self, name: str, fields: Mapping[str, Any], options: GuardOptions
-    ) -> Guard:
-        """Return the guard of an entry with these fields.
-
-        Raise SettingsError if they do not fit its kind.
-        """
-
-
 def check_probabilities(
     name: str, values: np.ndarray | Sequence[float], expected: int
 ) -> np.ndarray:

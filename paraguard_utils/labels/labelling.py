@@ -27,7 +27,6 @@ REJECTS_ABOVE = 0.65
 
 _ASK_AGAIN = "run 02_querying again in a live store"
 
-REJECTION_KINDS = (*refusals.REFUSAL_KINDS, "partial")
 STOPPED_KIND = "blocked"  # of a rejection that a provider's filter made
 LABELLERS: tuple[str, ...] = get_args(Labeller)
 
