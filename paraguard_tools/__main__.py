@@ -8,6 +8,7 @@ from paraguard_tools.logs.commands import app
 from paraguard_utils.errors import UserError
 from paraguard_utils.seams import find_extensions, load_extension
 
+_NOT_INSTALLED = "the package {} is not installed; install paraguard-utils[notebooks]"
 NEEDED = ""  # the package for the want of which some commands are not there
 
 for package in find_extensions("commands"):
@@ -28,19 +29,6 @@ def main() -> None:
 
     Errors are whatever its user did wrong, or the system refuses.
     """
-    known = {
-        command.name or getattr(command.callback, "__name__", "")
-        for command in app.registered_commands
-    }
-    if (
-        NEEDED
-        and sys.argv[1:]
-        and not sys.argv[1].startswith("-")
-        and sys.argv[1] not in known
-    ):
-        sys.exit(
-            f"the package {NEEDED} is not installed; install paraguard-utils[notebooks]"
-        )
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:
@@ -48,6 +36,8 @@ def main() -> None:
             error.show()  # type: ignore[attr-defined]
         else:
             words = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+            if NEEDED and words.startswith("No such command"):
+                sys.exit(_NOT_INSTALLED.format(NEEDED))
             context = getattr(error, "ctx", None)
             place = context.command_path if context else "paraguard"
             print(f"{words} ({place} -h says what there is)", file=sys.stderr)
@@ -57,10 +47,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(str(error))
     except ModuleNotFoundError as error:
-        sys.exit(
-            f"the package {error.name} is not installed; install"
-            " paraguard-utils[notebooks]"
-        )
+        sys.exit(_NOT_INSTALLED.format(error.name))
     except OSError as error:
         sys.exit(
             f"{error.filename or 'a file'}: {error.strerror or error}; mend that and"

@@ -535,12 +535,13 @@ def _difference(both: pd.DataFrame, drawn: tuple[int, int]) -> dict[str, Any]:
 
 def _estimate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> dict[str, Estimate]:
     """Estimate what is compared, or with two sides by how much it differs."""
-    estimate_dr = disagreement.estimate_disagreement
-    if len(sides) == 2:
-        estimate_dr = estimate_disagreement_difference
+    if len(sides) == 1:
+        dr = disagreement.estimate_disagreement(clusters, sides[0])
+    else:
+        dr = estimate_disagreement_difference(clusters, *sides)
     return {
         "frr": _rate(clusters, *sides),
-        "dr": estimate_dr(clusters, *sides),
+        "dr": dr,
         "rephrased3": _odds(clusters, *sides),
     }
 

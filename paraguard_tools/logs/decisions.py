@@ -109,11 +109,6 @@ class Decisions:
         ['reject', 'accept']
         """
         source = records.find_log_source(file)
-        if unknown := set(columns or {}) - set(USUAL_COLUMNS):
-            raise DataError(
-                f"there is no field {unknown.pop()!r}; there are"
-                f" {', '.join(USUAL_COLUMNS)}"
-            )
         named = dict.fromkeys(USUAL_COLUMNS, "") | dict(columns or {})
         told = records.read_rows(source, named, requests)
         rows, labelled_by = _decide(source, told, rejects, labeller)
@@ -263,19 +258,19 @@ def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
 
     texts = answers["answer"].tolist()
     reasons = answers["finish_reason"].tolist()
-    if labeller == "cues" or (not labeller and len(texts) > MAX_CLASSIFIED):
-        return refusals.label_by_cues(texts, reasons), refusals.CUES_VERSION
-    requests = answers["text"]
-    asked = requests.fillna("").tolist() if requests.notna().any() else None
-    try:
-        from paraguard_utils.labels import labelling
+    if labeller != "cues" and (labeller or len(texts) <= MAX_CLASSIFIED):
+        requests = answers["text"]
+        asked = requests.fillna("").tolist() if requests.notna().any() else None
+        try:
+            from paraguard_utils.labels import labelling
 
-        return labelling.label_responses(texts, reasons, asked), labelling.LABELLER
-    except ImportError as error:
-        if labeller:
-            raise DataError(
-                f"the classifier needs a package that is not there ({error.name}): pip"
-                " install '.[models]', or label by the cue list alone, with --labeller"
-                " cues"
-            ) from None
+            labels = labelling.label_responses(texts, reasons, asked)
+            return labels, labelling.LABELLER
+        except ImportError as error:
+            if labeller:
+                raise DataError(
+                    "the classifier needs a package that is not there"
+                    f" ({error.name}): pip install '.[models]', or label by the cue"
+                    " list alone, with --labeller cues"
+                ) from None
     return refusals.label_by_cues(texts, reasons), refusals.CUES_VERSION

@@ -66,7 +66,7 @@ def read_words(meanings: Mapping[Any, str]) -> dict[str, Any]:
     >>> read_words({1: "one uno", 2: "two"})
     {'one': 1, 'uno': 1, 'two': 2}
     """
-    known = {}
+    known: dict[str, Any] = {}
     for meaning, words in meanings.items():
         known |= dict.fromkeys(words.split(), meaning)
     return known
@@ -252,11 +252,11 @@ def _choose_columns(
     usual = {name.lower(): name for name in reversed(list(frame)) if name not in named}
     chosen = {}
     for field, name in columns.items():
-        there = {name: name} if name else usual
-        found = next((one for one in _list_names(field, name) if one in there), "")
+        known = {name: name} if name else usual
+        found = [one for one in _list_names(field, name) if one in known]
         if found:
-            values = frame[there[found]]
-            is_refusal = _tells_refusal(field, found)
+            values = frame[known[found[0]]]
+            is_refusal = _tells_refusal(field, found[0])
             chosen[field] = values.map(_as_decision) if is_refusal else values
     return pd.DataFrame(chosen, index=frame.index)
 
