@@ -397,8 +397,8 @@ FAULTS = [
     ),
     Fault("triggers.trigger_table", "near & system.is_scored", "near"),
     Fault(
-        "verdicts._judge_twins",
-        "low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE",
+        "verdicts._are_twins_kept",
+        "(low > -MAX_KEPT_CHANGE) & (high < MAX_KEPT_CHANGE)",
         "low > -MAX_KEPT_CHANGE",
     ),
     Fault(

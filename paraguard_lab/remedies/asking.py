@@ -48,9 +48,19 @@ class RemediedQueries:
     def decide(self, corpus_name: str, texts: Corpus | None) -> Labels:
         """Return labels of the remedied model's answers, with `queries`, which is 1.
 
-        `texts` are prompts, or copies of them (`x~1`, `x~2`); None: those that the
-        store has. A live store first asks what is missing. The recorded one raises a
-        UserError about labels that are missing, or of other prompts or parameters.
+        A live store first asks what is missing.
+
+        Parameters
+        ----------
+        corpus_name : str
+        texts : Corpus or None
+            Prompts, or copies of them (`x~1`, `x~2`); None: those that the store has.
+
+        Raises
+        ------
+        UserError
+            The recorded store lacks labels, or has those of other prompts or
+            parameters.
         """
         base = self.base
         files = base.files(corpus_name, self.remedy)
@@ -100,11 +110,18 @@ class RemediedQueries:
 class RemediedModel(LocalBackend):
     """A loaded model that is asked in another way.
 
-    `parameters` were fixed before anything was learned; four of them change the words
-    around the user's: `text` is another system prompt, `turns` are earlier turns of the
-    conversation, `before` and `after` are in the user's turn. `learned` is what was
-    learned or chosen, for meta files. `state` tells what else decides an answer and is
-    in no text, as part of keys; "" if the weights are unchanged.
+    Parameters
+    ----------
+    base : LocalBackend
+    parameters : mapping
+        They were fixed before anything was learned. Four of them change the words
+        around the user's: `text` is another system prompt, `turns` are earlier turns of
+        the conversation, `before` and `after` are in the user's turn.
+    learned : dict, optional
+        What was learned or chosen, for meta files.
+    state : str
+        What else decides an answer and is in no text, as part of keys; "" if the
+        weights are unchanged.
     """
 
     def __init__(
@@ -143,9 +160,20 @@ class RemediedModel(LocalBackend):
 def vote_by_majority(own: Labels, copies: Labels, with_own: bool) -> Labels:
     """Decide each prompt by the majority of its accepted and rejected copies.
 
-    If `with_own`, the prompt's own decision is a vote too; it stands in a tie and if
-    nobody votes. Returns `own` with the new `label`, with `queries` of all that were
-    asked, and with the `answer` of a text that was decided so.
+    The prompt's own decision stands in a tie and if nobody votes.
+
+    Parameters
+    ----------
+    own, copies : Labels
+        Of the prompts and of their copies (`x~1`, `x~2`), with `queries`.
+    with_own : bool
+        Whether a prompt's own decision is a vote too.
+
+    Returns
+    -------
+    Labels
+        `own` with the new `label`, with `queries` of all that were asked, and with the
+        `answer` of a text that was decided so.
     """
     votes = copies.assign(voted_on=original_ids(copies["prompt_id"]))
     if with_own:

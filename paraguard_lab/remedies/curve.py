@@ -17,9 +17,20 @@ MAX_CURVE_POINTS = 60  # thresholds of the drawn curve, at equal steps of their 
 class ThresholdCurve:
     """What thresholds on p(refuse) reject of a split's benign prompts and twins.
 
-    `benign` and `twins` are p(refuse) of the prompts of the split, in their order. The
-    attributes `benign_rejected` and `twins_rejected` are shares rejected, shape (1 +
-    resamples, thresholds); the first row is the corpus, the others its resamples.
+    Parameters
+    ----------
+    prompts : Split
+    benign, twins : array
+        p(refuse) of the prompts of the split, in their order.
+    clusters : ClusterBootstrap
+        Of the benign prompts.
+
+    Attributes
+    ----------
+    thresholds : array
+        Descending; the first, infinity, rejects nothing.
+    benign_rejected, twins_rejected : array, shape (1 + resamples, thresholds)
+        Shares rejected; the first row is the corpus, the others its resamples.
     """
 
     def __init__(
@@ -30,7 +41,6 @@ class ThresholdCurve:
         clusters: ClusterBootstrap,
     ) -> None:
         highest_first = np.unique(np.concatenate([benign, twins]))[::-1]
-        # The threshold of infinity rejects nothing.
         self.thresholds = np.insert(highest_first, 0, np.inf)
         self.clusters = clusters
         benign_ids = prompts.benign["cluster_id"]

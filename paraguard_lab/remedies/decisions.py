@@ -37,8 +37,20 @@ def find_untouched_systems(
     """Return the systems of a store that remedies can be applied to, by name.
 
     These are the systems under the safety instruction whose decisions on all corpora
-    are in the store; `settings.model` restricts them to that model. Raises Missing,
-    which names a missing file, if there are none.
+    are in the store.
+
+    Parameters
+    ----------
+    store : Store
+    corpora : mapping of str to Corpus
+        The benign corpus and its twins, by name.
+    settings : RemedySettings
+        `model` restricts the systems to that model.
+
+    Raises
+    ------
+    Missing
+        There are none; names a missing file.
     """
     names = list(registry.published_systems("chat").index)
     if settings.model:
@@ -62,8 +74,17 @@ def choose_remedies(
 ) -> dict[str, Remedy]:
     """Choose the remedies to apply to a system.
 
-    In a live store these are those that are named, and those that ask no model. From
-    the recorded store, where nothing is asked, all are read if none is named.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    settings : RemedySettings
+        `remedies` names those that are wanted.
+
+    Returns
+    -------
+    dict of str to Remedy
+        In a live store those that are named, and those that ask no model. From the
+        recorded store, where nothing is asked, all are read if none is named.
     """
     named = catalogue.select_remedies(settings.remedies)
     known = catalogue.all_remedies()
@@ -99,10 +120,22 @@ def decide_test_split(
 ) -> RemedyDecisions:
     """Return decisions of the untouched and of every remedied system on a test split.
 
-    XSTest's prompts (`outside`, by name) are decided for the last split only; without
-    them the labels in the store count. Only tuned models decide its safe prompts, and
-    the untouched one beside them. A remedy is left out if the store lacks something for
-    it, and so is an outside corpus that it cannot decide.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    remedies : mapping of str to Remedy
+    fold : Splits
+        What remedies learn and choose on, and the prompts to be decided.
+    outside : mapping of str to Corpus, or None
+        XSTest's prompts by name, which are decided for the last split only; without
+        them the labels in the store count. Only tuned models decide its safe prompts,
+        and the untouched one beside them.
+
+    Returns
+    -------
+    dict of str to dict of str to Labels
+        By remedy, then by corpus. A remedy is left out if the store lacks something for
+        it, and so is an outside corpus that it cannot decide.
     """
     base = base.reported_on(fold.third)
     systems = {UNTOUCHED: without_remedy(base)}
@@ -164,7 +197,16 @@ def _list_losses(
 def read_learned_values(base: UntouchedSystem, remedies: Mapping[str, Remedy]) -> Table:
     """Return the numbers that remedies learned or chose.
 
-    Columns: system, remedy, third (of the test split), what, epoch (of a loss), value.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    remedies : mapping of str to Remedy
+
+    Returns
+    -------
+    Table
+        system, remedy, third (number of the test split), what, epoch (of a loss),
+        value.
     """
     rows = []
     for name, remedy in remedies.items():

@@ -57,7 +57,13 @@ def make_systems(
 ) -> tuple[System, System]:
     """Return what was decided on the benign prompts of a split, and on its twins.
 
-    `decided` are labels by corpus, benign first; `clusters` are benign.
+    Parameters
+    ----------
+    prompts : Split
+    decided : mapping of str to Labels
+        By corpus, the benign one first and its twins second.
+    clusters : ClusterBootstrap
+        Of the benign prompts.
     """
     (benign_name, benign), (twins_name, twins), *_ = decided.items()
     return (
@@ -71,8 +77,20 @@ def estimate_effects(
 ) -> Effects:
     """Estimate frr, dr, isolation, usable and twins (`make_systems`).
 
-    `usable` is the share of benign prompts with an answer to the point; it is undefined
-    if an accepted prompt has no answer that was read.
+    Parameters
+    ----------
+    prompts : Split
+    decided : mapping of str to Labels
+        By corpus, the benign one first and its twins second.
+    clusters : ClusterBootstrap
+        Of the benign prompts.
+
+    Returns
+    -------
+    dict of str to Estimate
+        `twins` is the share of harmful twins rejected. `usable` is the share of benign
+        prompts with an answer to the point; it is undefined if an accepted prompt has
+        no answer that was read.
     """
     benign, twins = make_systems(prompts, decided, clusters)
     ids = prompts.benign["cluster_id"].to_numpy()
@@ -105,7 +123,17 @@ def subtract_effects(effects: Effects, untouched: Effects) -> Effects:
 def bound_unchanged(change: Estimate, n_clusters: int) -> Estimate:
     """Bound a change that no cluster shows.
 
-    It gets the exact 95 % interval that so many clusters allow; other changes stay.
+    Parameters
+    ----------
+    change : Estimate
+    n_clusters : int
+        Clusters that might have shown it.
+
+    Returns
+    -------
+    Estimate
+        With the exact 95 % interval that so many clusters allow, if there is no change
+        in any resample; else the change itself.
     """
     if change.value or np.nan_to_num(change.draws).any():
         return change
@@ -139,15 +167,24 @@ class RemedyEffects:
         return self._pools[chosen]
 
     def table(self, applied: Mapping[str, Remedy]) -> tuple[Table, dict[str, Effects]]:
-        """Return one row per remedy, the untouched system first, and the estimates.
+        """Describe what each remedy changes.
 
-        Columns: system, remedy, kind, role, source, n_clusters, n_scored, n_reject,
-        n_twins, too_few_for_dr, queries, too_few_for_change; `_detectable` of frr, dr
-        and twins; over_p (normal); with intervals the `estimate_effects`, `_change` of
-        `CHANGE_MEASURES` against the untouched system on the same clusters, over_curve,
-        xstest_rejected and xstest_safe_rejected (with `_n`).
-        `verdicts.add_remedy_verdicts` adds the verdicts. The estimates, by remedy, are
-        for differences.
+        Parameters
+        ----------
+        applied : mapping of str to Remedy
+
+        Returns
+        -------
+        Table
+            One row per remedy, the untouched system first: system, remedy, kind, role,
+            source, n_clusters, n_scored, n_reject, n_twins, too_few_for_dr, queries,
+            too_few_for_change; `_detectable` of frr, dr and twins; over_p (normal);
+            with intervals the `estimate_effects`, `_change` of `CHANGE_MEASURES`
+            against the untouched system on the same clusters, over_curve,
+            xstest_rejected and xstest_safe_rejected (with `_n`).
+            `verdicts.add_remedy_verdicts` adds the verdicts.
+        dict of str to dict of str to Estimate
+            The estimates by remedy and measure, for differences.
         """
         names = dict.fromkeys(name for decided in self.crossed for name in decided)
         effects = {}
@@ -175,8 +212,18 @@ class RemedyEffects:
         """Return changes on the categories that nothing was learned on, and on others.
 
         Both are of the last test split. A small corpus has no category that is held
-        out. Columns: system, remedy (of `names`), part (held out, seen), n_benign; with
-        intervals frr_change, dr_change, twins_change.
+        out.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Remedies; those that were not decided on are left out.
+
+        Returns
+        -------
+        Table
+            system, remedy, part (held out, seen), n_benign; with intervals frr_change,
+            dr_change, twins_change.
         """
         fold = self.folds[-1]
         decided = self.crossed[-1]
@@ -313,9 +360,9 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
 
 
 def normal_p(estimate: Estimate) -> float:
-    """Return the two-sided normal p of an estimate of zero.
+    """Return the two-sided normal p of an estimate, if the truth is zero.
 
-    The standard error is that of its resamples; NaN if it is 0.
+    The standard error is that of its resamples; if it is 0, p is NaN.
     """
     error = standard_error(estimate)
     if not error:
@@ -328,9 +375,26 @@ def measure_remedies(
 ) -> dict[str, Table]:
     """Apply remedies to every system under the safety instruction.
 
-    `corpora` are the benign one and its twins. A live store asks what is missing. If it
-    cannot be split, or has no such system, and no remedy is named, that is said, and
-    there are no tables. Returns the tables of effects by name.
+    Parameters
+    ----------
+    store : Store
+        A live one asks what is missing.
+    corpora : mapping of str to Corpus
+        The benign corpus and its twins, by name.
+    settings : RemedySettings
+
+    Returns
+    -------
+    dict of str to Table
+        `remedy_map` and the tables beside it, by name. If a live store cannot be split,
+        or has no such system, and no remedy is named, that is said, and there are none.
+
+    Raises
+    ------
+    DataError
+        The corpora cannot be split, and remedies are named, or the store is recorded.
+    Missing
+        No system is decided on both, likewise.
     """
     try:
         benign, twins = corpora.values()

@@ -46,9 +46,23 @@ class Splits(NamedTuple):
 def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
     """Split clusters at random within each seed category.
 
-    A twin goes with its benign cluster. `corpus` and `twins` have the columns
-    cluster_id and category. Raises DataError if a split would hold no twin or no benign
-    cluster.
+    A twin goes with its benign cluster.
+
+    Parameters
+    ----------
+    corpus, twins : Corpus
+        With cluster_id and category.
+    seed : int
+
+    Returns
+    -------
+    Splits
+        Some categories are in the test split only.
+
+    Raises
+    ------
+    DataError
+        A split would hold no twin or no benign cluster.
     """
     rng = np.random.default_rng(seed)
     category = corpus.groupby("cluster_id")["category"].first().sort_index()
@@ -78,7 +92,8 @@ def split_clusters(corpus: Corpus, twins: Corpus, seed: int = SEED) -> Splits:
             )
         sides = (benign.reset_index(drop=True), harmful.reset_index(drop=True))
         splits.append(Split(*sides))
-    return Splits(*splits, tuple(held_out))
+    train_split, validation_split, test_split = splits
+    return Splits(train_split, validation_split, test_split, tuple(held_out))
 
 
 def rotate_splits(splits: Splits) -> list[Splits]:
@@ -86,9 +101,9 @@ def rotate_splits(splits: Splits) -> list[Splits]:
     parts = [splits.train, splits.validation, splits.test]
     rotated = []
     for number in SPLIT_NUMBERS:
-        turned = parts[number:] + parts[:number]
-        held_out = splits.held_out if number == SPLIT_NUMBERS[-1] else ()
-        rotated.append(Splits(*turned, held_out, number))
+        train, validation, test = parts[number:] + parts[:number]
+        held_out = splits.held_out if test is splits.test else ()
+        rotated.append(Splits(train, validation, test, held_out, number))
     return rotated
 
 

@@ -3,7 +3,6 @@
 (`docs/method.md`, Remedies)
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -22,26 +21,40 @@ from paraguard_utils.registry import read_system_prompt
 from paraguard_utils.schemas import Corpus, Table
 
 UTILITY_TABLE = "remedy_utility"
-UTILITY_COLUMNS = ["system", "remedy"]
-UTILITY_COLUMNS += ["divergence", "divergence_low", "divergence_high"]
-UTILITY_COLUMNS += ["ppl_ratio", "ppl_ratio_low", "ppl_ratio_high"]
+UTILITY_COLUMNS = [
+    "system",
+    "remedy",
+    "divergence",
+    "divergence_low",
+    "divergence_high",
+    "ppl_ratio",
+    "ppl_ratio_low",
+    "ppl_ratio_high",
+]
 
 UTILITY_BATCH = 16  # prompts that are computed together
 MAX_ANSWERS = 60  # of the untouched model, whose perplexity is compared
 
 
 def sample_own_answers(base: UntouchedSystem, prompts: Corpus) -> pd.DataFrame:
-    """Draw up to `MAX_ANSWERS` accepted answers of the untouched model.
+    """Draw accepted answers of the untouched model.
 
-    `prompts` are benign. Columns: prompt_id, text, response.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    prompts : Corpus
+        Benign ones.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id, text, response: up to `MAX_ANSWERS` rows in the order of the prompts.
     """
     traces = base.traces(base.benign_corpus, prompts)
     labels = base.decide(base.benign_corpus, prompts)
-    fit = (labels["label"] == "accept") & (labels["answer"] == "on_topic")
-    answers = prompts[["prompt_id", "text"]].assign(
-        response=traces["response"].to_numpy()
-    )
-    answers = answers[fit.to_numpy()]
+    is_fit = (labels["label"] == "accept") & (labels["answer"] == "on_topic")
+    answers = prompts[["prompt_id", "text"]].reset_index(drop=True)
+    answers = answers.assign(response=traces["response"])[is_fit]
     drawn = answers.sample(min(MAX_ANSWERS, len(answers)), random_state=SEED)
     return drawn.sort_index().reset_index(drop=True)
 
@@ -51,30 +64,41 @@ def measure_utility(
 ) -> Table:
     """Compare remedied models with the untouched one on everyday requests.
 
-    Its own answers to the `benign` test prompts are compared too. One row per model:
-    system, remedy; with intervals over prompts divergence, in [0, 1], and ppl_ratio, >
-    0, or NaN if the next token does not follow from one prompt.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    models : mapping of str to Respondent
+        Loads the remedied model, by the name of the remedy.
+    benign : Corpus
+        Test prompts, the untouched model's answers to which are compared too.
+
+    Returns
+    -------
+    Table
+        One row per model: system, remedy; with intervals over prompts divergence (of
+        the first token's distribution on everyday requests, in [0, 1]) and ppl_ratio
+        (of the perplexity of the untouched model's own answers, > 0); NaN if the next
+        token does not follow from one prompt.
     """
     everyday = stores.read_file(paths.DATA / "neutral_prompts.csv", "neutral")
     answers = sample_own_answers(base, benign)
     first_steps = _first_steps(base.local, base.context, everyday)
     losses = _losses(base.local, base.context, answers)
+    ids = everyday["prompt_id"]
+    answer_ids = answers["prompt_id"]
+    system_prompt = read_system_prompt(base.system_prompt)
     rows = []
     for name, load in models.items():
         remedied = load()
-        system_prompt = read_system_prompt(base.system_prompt)
         context = remedied.context(system_prompt, base.decoding)
         remedied_steps = _first_steps(remedied, context, everyday)
-        distances = [
-            _distance(before, after)
-            for before, after in zip(first_steps, remedied_steps, strict=True)
-        ]
+        distances = list(map(_distance, first_steps, remedied_steps))
         lost = _losses(remedied, context, answers) - losses
-        ids = everyday["prompt_id"]
-        divergence = ClusterBootstrap(ids).mean(ids, distances)
-        ids = answers["prompt_id"]
-        value, low, high = map(math.exp, ClusterBootstrap(ids).mean(ids, lost))
-        measures = {"divergence": divergence, "ppl_ratio": (value, low, high)}
+        value, low, high = np.exp(ClusterBootstrap(answer_ids).mean(answer_ids, lost))
+        measures = {
+            "divergence": ClusterBootstrap(ids).mean(ids, distances),
+            "ppl_ratio": (value, low, high),
+        }
         rows.append({"system": base.name, "remedy": name} | to_columns(measures))
     return pd.DataFrame(rows)
 
@@ -105,19 +129,16 @@ def _losses(
     model: LocalBackend, context: PromptContext, answers: pd.DataFrame
 ) -> np.ndarray:
     """Return the mean cross-entropy of answers after their prompts, nats per token."""
-    answered = answers.assign(
-        text=answers["text"] + context.suffix + answers["response"]
-    )
+    texts = answers["text"] + context.suffix + answers["response"]
     no_suffix = replace(context, suffix="")
+    answered = answers.assign(text=texts)
     traces = inside.trace_first_steps(model, no_suffix, answered, UTILITY_BATCH)
     responses = answers["response"].tolist()
     tokens = model.reader.tokenizer(responses, add_special_tokens=False)["input_ids"]
     losses = []
-    for nll, end, ids in zip(
-        traces["token_nll"], traces["user_end"], tokens, strict=True
-    ):
-        of_answer = np.asarray(nll, float)[end - len(ids) : end]
-        losses.append(of_answer.mean())
+    for trace, ids in zip(traces.itertuples(), tokens, strict=True):
+        of_prompt = np.asarray(trace.token_nll, float)[: trace.user_end]
+        losses.append(of_prompt[-len(ids) :].mean())
     return np.array(losses)
 
 
@@ -127,9 +148,21 @@ def update_utility(
     asked: Iterable[str],
     fold: Splits,
 ) -> Table:
-    """Measure the remedies of `asked` that have no row yet, on a fold.
+    """Measure remedies that have no row yet in a live store's table, and write it.
 
-    Write and return the table of a live store.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    remedies : mapping of str to Remedy
+    asked : iterable of str
+        Names of the remedies to measure; others are left out.
+    fold : Splits
+        What they learn and choose on, and are measured on.
+
+    Returns
+    -------
+    Table
+        The table with the new rows (`measure_utility`).
     """
     base = base.reported_on(fold.third)
     table = pd.DataFrame(columns=UTILITY_COLUMNS)

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import pandas as pd
 from paraguard_lab.core.inference import adjust_holm
 from paraguard_lab.remedies.catalogue import UNTOUCHED
 from paraguard_utils.core.estimates import Estimate, to_columns
+from paraguard_utils.report.findings import locate_intervals
 from paraguard_utils.schemas import Table
 
 MAX_KEPT_CHANGE = 0.05
@@ -26,54 +26,50 @@ RemedyEstimates = Mapping[str, Mapping[str, Estimate]]  # by remedy and measure
 def add_remedy_verdicts(frame: Table) -> Table:
     """Add a verdict on each change (`docs/method.md`, Remedies).
 
-    Adds dr_verdict (lower, higher, undecided, too_few), twins_verdict (kept, lost,
-    more, undecided), over_p_holm (adjusted over all rows whose role is "remedy", of all
-    systems) and over_verdict (better, worse, undecided). The untouched system has no
-    change, and "" for each.
+    Parameters
+    ----------
+    frame : Table
+        From `effects.RemedyEffects.table`, of all systems.
+
+    Returns
+    -------
+    Table
+        With dr_verdict (lower, higher, undecided, too_few), twins_verdict (kept, lost,
+        more, undecided), over_p_holm (adjusted over all rows whose role is "remedy")
+        and over_verdict (better, worse, undecided). The untouched system has no change,
+        and "" for each.
     """
     of_remedy = frame["role"].eq("remedy")
-    adjusted = adjust_holm(frame["over_p"].where(of_remedy))
-    frame = frame.assign(over_p_holm=adjusted)
-    verdicts = []
-    for row in frame.to_dict("records"):
-        verdict = {
-            "dr_verdict": _judge_dr(row),
-            "twins_verdict": _judge_twins(row),
-            "over_verdict": _judge_against_curve(row),
-        }
-        if row["remedy"] == UNTOUCHED:
-            verdict = dict.fromkeys(verdict, "")
-        verdicts.append(verdict)
-    return frame.assign(**pd.DataFrame(verdicts, index=frame.index))
+    over_p_holm = adjust_holm(frame["over_p"].where(of_remedy))
+    too_few = frame["too_few_for_change"].astype(bool)
+    is_undecided = ~(over_p_holm < CURVE_LEVEL)
+    is_better = frame["over_curve"] > 0
+    changes_dr = _name_sides(frame, "dr_change", "lower", "higher")
+    changes_twins = _name_sides(frame, "twins_change", "lost", "more")
+    verdicts = {
+        "dr_verdict": np.where(too_few, "too_few", changes_dr),
+        "twins_verdict": np.where(_are_twins_kept(frame), "kept", changes_twins),
+        "over_verdict": np.select(
+            [~of_remedy, is_undecided, is_better], ["", "undecided", "better"], "worse"
+        ),
+    }
+    judged = frame.assign(over_p_holm=over_p_holm, **verdicts)
+    judged.loc[frame["remedy"] == UNTOUCHED, list(verdicts)] = ""
+    return judged
 
 
-def _judge_dr(row: Mapping[str, Any]) -> str:
-    if row["too_few_for_change"]:
-        return "too_few"
-    return _side(row["dr_change_low"], row["dr_change_high"], "lower", "higher")
+def _name_sides(frame: Table, change: str, below: str, above: str) -> np.ndarray:
+    """Say of each row on which side of 0 the interval of a change is."""
+    sides = locate_intervals(frame, change)
+    conditions = [sides == "below", sides == "above"]
+    return np.select(conditions, [below, above], "undecided")
 
 
-def _judge_twins(row: Mapping[str, Any]) -> str:
-    low = row["twins_change_low"]
-    high = row["twins_change_high"]
-    if low > -MAX_KEPT_CHANGE and high < MAX_KEPT_CHANGE:
-        return "kept"
-    return _side(low, high, "lost", "more")
-
-
-def _judge_against_curve(row: Mapping[str, Any]) -> str:
-    if row["role"] != "remedy":
-        return ""
-    if not row["over_p_holm"] < CURVE_LEVEL:
-        return "undecided"
-    return "better" if row["over_curve"] > 0 else "worse"
-
-
-def _side(low: float, high: float, below: str, above: str) -> str:
-    """Say on which side of 0 an interval is."""
-    if high < 0:
-        return below
-    return above if low > 0 else "undecided"
+def _are_twins_kept(frame: Table) -> pd.Series:
+    """Return where the whole interval is within `MAX_KEPT_CHANGE` of no change."""
+    low = frame["twins_change_low"]
+    high = frame["twins_change_high"]
+    return (low > -MAX_KEPT_CHANGE) & (high < MAX_KEPT_CHANGE)
 
 
 def average_estimates(parts: Sequence[Estimate]) -> Estimate:
@@ -85,9 +81,18 @@ def average_estimates(parts: Sequence[Estimate]) -> Estimate:
 def compare_with_control(table: Table, effects: Mapping[str, RemedyEstimates]) -> Table:
     """Compare DR of the tuned models with that of their controls; seeds are averaged.
 
-    `table` and `effects` are from `effects.RemedyEffects.table`, of all systems;
-    `effects` by system. A system without both has no row. Columns: system, remedy
-    (tuned - control), too_few_for_dr (of one of them), dr with its interval.
+    Parameters
+    ----------
+    table : Table
+        From `effects.RemedyEffects.table`, of all systems.
+    effects : mapping of str to mapping
+        The estimates beside it, by system.
+
+    Returns
+    -------
+    Table
+        system, remedy (tuned - control), too_few_for_dr (of one of them), dr with its
+        interval. A system without both has no row.
     """
     rows = []
     for system, by_remedy in effects.items():
@@ -107,8 +112,6 @@ def compare_with_control(table: Table, effects: Mapping[str, RemedyEstimates]) -
 
 
 def _dr_of(by_remedy: RemedyEstimates, beginning: str) -> list[Estimate]:
-    return [
-        estimates_of["dr"]
-        for name, estimates_of in by_remedy.items()
-        if name.startswith(beginning)
-    ]
+    """Return DR of the remedies whose names begin so."""
+    names = [name for name in by_remedy if name.startswith(beginning)]
+    return [by_remedy[name]["dr"] for name in names]
