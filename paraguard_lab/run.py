@@ -72,11 +72,14 @@ def order_to_run(chosen: Iterable[Path]) -> list[Path]:
 
     Others come before the last, 00.
     """
-    places: dict[str, float] = dict(zip(RUN_ORDER, range(len(RUN_ORDER)), strict=True))
-    before_last = places["00"] - 0.5
-    return sorted(
-        chosen, key=lambda path: (places.get(number_of(path), before_last), path.stem)
-    )
+    return sorted(chosen, key=_place_to_run)
+
+
+def _place_to_run(notebook: Path) -> tuple[bool, int, str]:
+    """Return where a notebook runs; one that `RUN_ORDER` lacks runs before the last."""
+    number = number_of(notebook)
+    is_last = number == RUN_ORDER[-1]
+    return is_last, [*RUN_ORDER, number].index(number), notebook.stem
 
 
 def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> None:

@@ -72,7 +72,7 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
     everything = np.ones(len(rows), bool)
     weights = np.repeat([1.0, ANNOTATED_WEIGHT], [len(answers), len(annotated)])
     by_view = []
-    shared = 0.0
+    shared = np.zeros((len(OPINIONS), cues.shape[1] + 1))
     for strength, view in views.items():
         inputs = np.hstack([view, cues])
         fits = []
@@ -83,8 +83,8 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
         width = view.shape[1]
         coefficients = np.array(fits)
         by_view.append(coefficients[:, :width].round(4))
-        shared = shared + coefficients[:, width:]
-    shared = np.asarray(shared).round(4)
+        shared += coefficients[:, width:]
+    shared = shared.round(4)
     ngrams = np.column_stack([counter.idf_.round(4), by_view[0].T])
     names = counter.get_feature_names_out()
     return RefusalClassifier(
@@ -97,19 +97,11 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
 
 def save_classifier(classifier: RefusalClassifier, file: Path) -> None:
     """Write the coefficients as JSON, an n-gram a line."""
-    vectors = [json.dumps(row) for row in classifier.vectors.tolist()]
     parts = {
-        "intercepts": json.dumps(classifier.intercepts.tolist()),
-        "cues": _write_lines(classifier.cues),
-        "vectors": "[\n" + ",\n".join(vectors) + "]",
-        "ngrams": _write_lines(classifier.ngrams),
+        "intercepts": classifier.intercepts.tolist(),
+        "cues": classifier.cues.T.to_dict("list"),
+        "vectors": classifier.vectors.tolist(),
+        "ngrams": classifier.ngrams.T.to_dict("list"),
     }
-    lines = [f'"{name}": {text}' for name, text in parts.items()]
-    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def _write_lines(frame: pd.DataFrame) -> str:
-    lines = []
-    for name, values in zip(frame.index, frame.to_numpy().tolist(), strict=True):
-        lines.append(f"{json.dumps(name)}: {json.dumps(values)}")
-    return "{\n" + ",\n".join(lines) + "}"
+    text = json.dumps(parts).replace("], ", "],\n").replace('{"', '{\n"')
+    file.write_text(f"{text}\n")
