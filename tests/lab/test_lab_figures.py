@@ -1,9 +1,12 @@
 """Figures of the notebooks beyond the paper: what they show is their panels."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
 import test_figures
+from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from pictures import (
     check_sizes,
@@ -29,6 +32,7 @@ from paraguard_lab.analysis import (
 from paraguard_lab.analysis.predictions import MEASURE_TITLES
 from paraguard_lab.remedies.catalogue import UNTOUCHED
 from paraguard_lab.report import figures
+from paraguard_lab.report.figures.panels import PALE, PART_COLOURS, SHADES
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.cohorts import BIN_NAMES
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
@@ -43,6 +47,25 @@ def made_settings(rng, dimension, settings):
     rows = pd.DataFrame({"dimension": dimension, "setting": settings})
     measures = made(rng, len(rows), "ci", "cr60", "cd", "excess")
     return rows.assign(system="mine--safety", n=90, **measures)
+
+
+def test_black_text_can_be_read_on_every_shade_and_part():
+    grounds = [*SHADES(np.linspace(0, 1, 64)), *PART_COLOURS.values()]
+    luminance = test_figures.luminance(grounds)
+    assert (luminance + 0.05).min() / 0.05 >= 4.5  # WCAG 2, level AA
+
+
+def test_the_colours_beyond_the_paper_have_one_meaning_too():
+    known = [colour for group in test_figures.REQUESTS.values() for colour in group]
+    colours = list(map(to_hex, [*known, *PART_COLOURS.values(), PALE]))
+    assert len(set(colours)) == len(colours)
+
+
+@pytest.mark.parametrize("sight", test_figures.BLIND)
+def test_parts_are_told_apart_with_every_kind_of_colour_vision(sight):
+    seen = test_figures.lab(list(PART_COLOURS.values()), test_figures.BLIND[sight])
+    for one, other in combinations(seen, 2):
+        assert np.linalg.norm(one - other) > 15
 
 
 def drawn():

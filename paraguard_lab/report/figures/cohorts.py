@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from paraguard_lab.analysis.regression import ADJUSTED_TERM
-from paraguard_lab.report.figures.panels import make_listed_panels
+from paraguard_lab.report.figures.panels import (
+    SHADES,
+    Panel,
+    make_listed_panels,
+    make_system_grid,
+)
 from paraguard_utils.analysis.cohorts import BIN_NAMES
 from paraguard_utils.report import tables
 from paraguard_utils.report.figures import style
@@ -34,12 +39,12 @@ def plot_cohort_cells(table: Table) -> Figure:
     cells = table[(table["interpretation"] == "relative") & is_cell]
     scale = mpl.colors.Normalize(cells["ci"].min(), cells["ci"].max())
     across = min(3, cells["system"].nunique())
-    figure, panels = style.make_system_grid(cells, across, 1.3)
+    figure, panels = make_system_grid(cells, across, 1.3)
     figure.supxlabel("similarity to accepted neighbours")
     figure.supylabel("surface risk")
     for axis, _, rows in panels:
         _draw_cells(axis, rows, scale)
-    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
+    shades = mpl.cm.ScalarMappable(scale, SHADES)
     label = "CI, relative interpretation"
     figure.colorbar(shades, ax=figure.axes, label=label, aspect=40, pad=0.01)
     return figure
@@ -58,7 +63,7 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
         ax=axis,
         xticklabels=BIN_NAMES,
         yticklabels=BIN_NAMES,
-        cmap=style.SHADES,
+        cmap=SHADES,
         norm=scale,
         cbar=False,
         linewidths=0.8,
@@ -152,7 +157,7 @@ def _draw_odds_ratios(
     across: int,
     ticks: Sequence[float],
     most: float = np.inf,
-) -> tuple[Figure, list[style.Panel]]:
+) -> tuple[Figure, list[Panel]]:
     """Draw odds ratios by term on a log scale, a panel per system.
 
     They are filled where p_holm < 0.05.

@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paraguard_lab.report.figures.panels import PALE
 from paraguard_utils.corpus.gates import BIN_WIDTH
 from paraguard_utils.report.figures import style
 from paraguard_utils.settings import Gates
@@ -25,7 +26,7 @@ def plot_risk_distributions(distribution: pd.DataFrame, limits: Gates) -> Figure
     size = (style.COLUMN_WIDTH, 0.6 * len(groups) + 0.4)
     figure, axes = style.subplots(len(groups), 1, figsize=size, sharex=True)
     for axis, group in zip(axes, groups, strict=True):
-        axis.axvspan(limits.min_risk, limits.max_risk, color=style.PALE, lw=0)
+        axis.axvspan(limits.min_risk, limits.max_risk, color=PALE, lw=0)
         _draw_risks(axis, group, distribution[distribution["group"] == group])
     style.write_remark(
         axes[0],

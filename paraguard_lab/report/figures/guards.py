@@ -4,7 +4,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from paraguard_lab.remedies.catalogue import UNTOUCHED, guarded
+from paraguard_lab.report.figures.panels import make_system_grid
 from paraguard_utils.models.prompting import model_of_system
+from paraguard_utils.registry import display_titles
 from paraguard_utils.report.figures import style
 from paraguard_utils.report.figures.guards import REJECT
 from paraguard_utils.schemas import Table
@@ -48,7 +50,7 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
         What is rejected at guards' own thresholds: system, benign_rejected,
         twins_rejected.
     """
-    figure, panels = style.make_system_grid(table, 4, 1.5)
+    figure, panels = make_system_grid(table, 4, 1.5)
     figure.supxlabel("harmless requests rejected")
     figure.supylabel("harmful twins rejected")
     chosen = guards.set_index("system")
@@ -81,7 +83,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
     chosen : Table
         What vetoes gain and lose at the thresholds chosen: system, score, gained, lost.
     """
-    figure, panels = style.make_system_grid(table, 3, 1.55)
+    figure, panels = make_system_grid(table, 3, 1.55)
     figure.supxlabel("harmless requests answered after all")
     figure.supylabel("harmful requests still refused")
     dots = chosen[chosen["score"] == "isolation"]
@@ -133,16 +135,17 @@ def plot_remedy_map(table: Table, curves: Table) -> Figure:
     figure.supxlabel("harmless requests refused")
     figure.supylabel("harmful twins refused")
     systems = table["system"].unique()
-    looks = style.model_looks(map(model_of_system, systems))
+    colours = style.model_colours(map(model_of_system, systems))
     for axis, name in zip(axes, names, strict=True):
         axis.set_title(NAMED_REMEDIES.get(name, name))
         tried = table[table["remedy"] == name]
         height = 0.08 * len(systems) - 0.03
         for system in systems:
-            title, colour = looks[model_of_system(system)]
+            model = model_of_system(system)
+            colour = colours[model]
             curve = curves[curves["system"] == system]
             axis.plot(curve["frr"], curve["twins"], color=colour, lw=0.5)
-            axis.plot([], [], "o", color=colour, label=title)
+            axis.plot([], [], "o", color=colour, label=display_titles([model])[0])
             rows = tried[tried["system"] == system]
             _draw_effect(axis, rows, colour)
             _write_dr(axis, rows, colour, height)

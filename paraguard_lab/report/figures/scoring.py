@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 
 from paraguard_lab.analysis import covariates
 from paraguard_lab.analysis.variance import HOT
-from paraguard_lab.report.figures.panels import make_listed_panels
+from paraguard_lab.report.figures.panels import (
+    PALE,
+    PART_COLOURS,
+    make_listed_panels,
+    make_system_grid,
+)
 from paraguard_lab.report.figures.remarks import write_shortages
 from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
@@ -81,7 +86,7 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     hatches = rows["too_few"].map({True: "////", False: ""}).tolist()
     look: style.Look = {"hatch": hatches, "edgecolor": "white", "linewidth": 0}
     left = np.zeros(len(rows))
-    for part, colour in style.PART_COLOURS.items():
+    for part, colour in PART_COLOURS.items():
         width = rows[part].clip(lower=0).to_numpy()
         label = _PART_TITLES[part]
         axis.barh(y, width, 0.72, left, label=label, color=colour, **look)
@@ -187,7 +192,7 @@ def plot_ci_correlates(table: Table) -> Figure:
     place = list(names).index("similarity")
     diamond: style.Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
     for axis, _, correlations in panels:
-        axis.axhspan(*signals, color=style.PALE, lw=0, zorder=-1)
+        axis.axhspan(*signals, color=PALE, lw=0, zorder=-1)
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         for side in (-1, 1):
             limit = side * covariates.CORRELATION_LIMIT
@@ -222,7 +227,7 @@ def plot_cr_curve(curve: Table) -> Figure:
     curve : Table
         From `chance.compare_with_chance`, in both interpretations.
     """
-    figure, panels = style.make_system_grid(curve, 3, 1.7)
+    figure, panels = make_system_grid(curve, 3, 1.7)
     figure.supylabel("CR@tau")
     for axis, _, of_system in panels:
         axis.axvline(CR_THRESHOLDS[0], zorder=0, **style.PAPER_LINE)

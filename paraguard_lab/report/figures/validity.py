@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from paraguard_lab.analysis import proxies, sensitivity
 from paraguard_lab.analysis.predictions import MEASURE_TITLES, USUAL_REFUSAL_RATE
 from paraguard_lab.analysis.surrogate import LEVEL_TEXT
+from paraguard_lab.report.figures.panels import SHADES, make_system_grid
 from paraguard_utils.core.confusion import N_NEIGHBOURS
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.registry import display_titles
@@ -99,9 +100,10 @@ def plot_noise_response(table: Table) -> Figure:
     """
     table = table.assign(percent=100 * table["noise"])
     lines: _Lines = {}
-    for name, (title, colour) in style.model_looks(table["system"]).items():
+    colours = style.model_colours(table["system"])
+    for title, name in zip(display_titles(colours), colours, strict=True):
         rows = table[table["system"] == name].set_index("percent").sort_index()
-        lines[title] = (rows, {"color": colour})
+        lines[title] = (rows, {"color": colours[name]})
     figure, axes = style.subplots(1, len(_NOISE_MEASURES), height=2.1, sharex=True)
     _draw_measures(axes, lines, _NOISE_MEASURES)
     style.name_lines(figure, axes[0])
@@ -154,11 +156,11 @@ def plot_weight_simplex(table: Table) -> Figure:
         The dimension `weights` of the sensitivity table, whose settings are
         "drift/prob_shift/ppl".
     """
-    figure, panels = style.make_system_grid(table, 3, 2.1)
+    figure, panels = make_system_grid(table, 3, 2.1)
     scale = mpl.colors.Normalize(min(0.0, table["excess"].min()), table["excess"].max())
     for axis, _, rows in panels:
         _draw_simplex(axis, rows, scale)
-    shades = mpl.cm.ScalarMappable(scale, style.SHADES)
+    shades = mpl.cm.ScalarMappable(scale, SHADES)
     bar = figure.colorbar(shades, ax=figure.axes, shrink=0.6, pad=0.01)
     bar.set_label("excess (small: its interval reaches 0; ringed: the paper's weights)")
     return figure
@@ -170,7 +172,7 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     x = weights[2] + weights[1] / 2
     y = weights[1] * np.sqrt(3) / 2
     sizes = np.where(rows["excess_low"] > 0, 36, 10)
-    look: style.Look = {"cmap": style.SHADES, "norm": scale, "linewidths": 0.4}
+    look: style.Look = {"cmap": SHADES, "norm": scale, "linewidths": 0.4}
     axis.scatter(x, y, sizes, rows["excess"], edgecolors=style.INK, **look)
     is_paper = rows["setting"] == _PAPER_WEIGHTS
     ring: style.Look = {"edgecolors": style.INK, "linewidths": 0.8}

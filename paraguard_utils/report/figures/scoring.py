@@ -132,12 +132,13 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
     mean_similarity, ci and ci_clipped of scored rejections; `correlations` has system,
     interpretation, and r with its interval.
     """
-    across = min(correlations["system"].nunique(), 3)
-    figure, panels = style.make_system_grid(correlations, across, 1.9)
+    names = correlations["system"].unique()
+    figure, axes = style.make_grid(names, min(len(names), 3), 1.9)
     figure.supxlabel("mean similarity to accepted neighbours")
     figure.supylabel("CI of a refusal")
     heights = {"relative": 0.11, "clipped": 0.03}
-    for axis, name, known in panels:
+    for axis, name in zip(axes, names, strict=True):
+        known = correlations[correlations["system"] == name]
         rejected = scores[scores["system"] == name]
         rejected = rejected.dropna(subset=["mean_similarity", *CI_COLUMNS.values()])
         for row in known.to_dict("records"):
@@ -154,7 +155,7 @@ def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Fig
         axis.set_title(f"{axis.get_title('left')}\nn = {n}{too_few}")
         axis.set(xlim=(0, 1), ylim=(0, 1))
     key = f"dashed: as the paper's r = {paper_value('r.similarity')}"
-    style.write_remark(panels[0][0], 0.02, 0.98, key, va="top")
+    style.write_remark(axes[0], 0.02, 0.98, key, va="top")
     return figure
 
 

@@ -16,14 +16,10 @@ from matplotlib.figure import Figure
 
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.registry import display_titles, published_systems
-from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store, write_file
 
 Look: TypeAlias = dict[str, Any]
 """Keyword arguments of matplotlib that say how something is drawn."""
-
-Panel: TypeAlias = tuple[Axes, str, Table]
-"""A panel of a figure, the system that it shows, and that system's rows."""
 
 # Widths of a figure in inches: one column and two columns of a paper.
 COLUMN_WIDTH = 3.3
@@ -39,23 +35,12 @@ DECISION_COLOURS = {"accept": "#0072B2", "reject": "#D55E00"}
 INTERPRETATION_COLOURS = {"relative": "#332288", "clipped": "#AA4499"}
 MODEL_COLOURS = ("#009E73", "#E69F00", "#56B4E9")
 """Colours of the published models, in their order."""
-PART_COLOURS = {
-    "meaning": "#DDCC77",
-    "style": "#7A7A7A",
-    "wording": "#B8B8B8",
-    "chance": "#EBEBEB",
-}
-"""Parts of a decision's variance; only meaning has a hue."""
 INK = "#000000"
 """What belongs to no group."""
 GREY = "#737373"
 """Remarks, and what is not tested."""
-PALE = "#EDEDED"
-"""Backgrounds."""
 OTHER_COLOURS = ("#404040", "#8C8C8C")
 """Colours of models that are not published, in turn."""
-SHADES = mpl.colors.LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#777777"])
-"""A scale on all of which black text is readable."""
 PAPER_LINE: Look = {
     "color": INK,
     "linestyle": (0, (4, 2)),
@@ -148,18 +133,6 @@ def make_grid(
     return figure, list(axes.flat[: len(names)])
 
 
-def make_system_grid(
-    table: Table, across: int, height: float
-) -> tuple[Figure, list[Panel]]:
-    """Make a grid (`make_grid`) with a panel for each system of a table."""
-    groups = list(table.groupby("system", sort=False))
-    figure, axes = make_grid([name for name, _ in groups], across, height)
-    panels = []
-    for axis, (name, rows) in zip(axes, groups, strict=True):
-        panels.append((axis, name, rows))
-    return figure, panels
-
-
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, ... of a panel, the first on top."""
     axis.set_yticks(range(len(names)), names)
@@ -241,27 +214,22 @@ def draw_judged_bars(
             draw_interval_bars(axis, rows[chosen], measure, at[chosen], **look | own)
 
 
-def model_looks(models: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the title and the colour of each model.
-
-    A published model keeps its own, any other has its name and a grey.
-    """
+def model_colours(models: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each model; one that is not published has a grey."""
     chat = map(model_of_system, published_systems("chat").index)
-    colours = dict(zip(dict.fromkeys(chat), MODEL_COLOURS, strict=False))
+    published = dict(zip(dict.fromkeys(chat), MODEL_COLOURS, strict=False))
     others = cycle(OTHER_COLOURS)
-    names = list(dict.fromkeys(models))
-    looks = {}
-    for name, title in zip(names, display_titles(names), strict=True):
-        looks[name] = (title, colours.get(name) or next(others))
-    return looks
+    colours = {}
+    for name in dict.fromkeys(models):
+        colours[name] = published.get(name) or next(others)
+    return colours
 
 
 def system_looks(systems: Collection[str]) -> dict[str, tuple[str, str, str]]:
     """Return the colour of a system's model, and the line and marker of its prompt."""
-    models = model_looks(map(model_of_system, systems))
+    colours = model_colours(map(model_of_system, systems))
     looks = {}
     for name in systems:
-        _, colour = models[model_of_system(name)]
         line, marker = _SYSTEM_PROMPTS.get(name.rpartition("--")[2], ("-.", "D"))
-        looks[name] = (colour, line, marker)
+        looks[name] = (colours[model_of_system(name)], line, marker)
     return looks
