@@ -143,7 +143,7 @@ FAULTS = [
         "np.count_nonzero(null >= value - 1e-12) / len(null)",
     ),
     Fault(
-        "trace_store._select_wanted",
+        "trace_store.select_wanted",
         'wanted = rows[rows["prompt_id"].map(keys).eq(rows["key"])]',
         "wanted = rows[:]",
     ),

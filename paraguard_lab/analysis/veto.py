@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from paraguard_lab.guards.makers import load_guard
 from paraguard_lab.labels import second_look
 from paraguard_lab.settings import RemedySettings
 from paraguard_utils import unsafe
@@ -25,6 +24,7 @@ from paraguard_utils.core.estimates import (
     Estimate,
     to_columns,
 )
+from paraguard_utils.guards.panel import load_guard
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.schemas import Corpus, Table
 from paraguard_utils.stores import CorpusFiles

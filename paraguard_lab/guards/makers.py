@@ -35,7 +35,7 @@ REFUSAL_PREFIX = "refusal:"
 _IMPLIED_KINDS = {"model": "deployed", "scores": "scores", "function": "function"}
 
 
-def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
+def find_guard(name: str, options: GuardOptions | None = None) -> Guard:
     """Return a guard by name.
 
     Packages and packaged weights are looked for when the first text is scored.
@@ -59,7 +59,7 @@ def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
 
     Examples
     --------
-    >>> load_guard("better-profanity").axis
+    >>> find_guard("better-profanity").axis
     'toxicity'
     """
     options = options or GuardOptions()

@@ -46,7 +46,7 @@ class GuardScores(NamedTuple):
 def load_guard(name: str, options: GuardOptions | None = None) -> Guard:
     """Return a guard by name, loaded by the extension `guard` of the list `loaders`.
 
-    `paraguard_lab.guards.makers.load_guard` says which names there are.
+    `paraguard_lab.guards.makers.find_guard` says which names there are.
     """
     load = seams.load_extension("loaders", "guard")
     guard: Guard = load(name, options)
