@@ -43,9 +43,14 @@ def change_layers(
 ) -> Iterator[None]:
     """Change the outputs of some layers inside a `with` block.
 
-    Afterwards the model is what it was, bit for bit. `changes` are by the number of the
-    layer, counted from 0; each makes a layer's new output of its output, a tensor of
-    the shape (rows, tokens, dimensions).
+    Afterwards the model is what it was, bit for bit.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+    changes : mapping of int to callable
+        By the number of the layer, counted from 0; each makes a layer's new output of
+        its output, a tensor of the shape (rows, tokens, dimensions).
     """
 
     def changed(
@@ -140,9 +145,21 @@ def load_or_learn(
     kind: type[_Learned],
     learn: Callable[[], _Learned],
 ) -> _Learned:
-    """Return what was learned with these parameters: arrays and numbers of a `kind`.
+    """Return what was learned with these parameters.
 
     If the store does not have it, learn and keep it.
+
+    Parameters
+    ----------
+    base : UntouchedSystem
+    name : str
+        The file's, without its ending.
+    parameters : mapping
+        What was learned with others is learned anew.
+    kind : type
+        A NamedTuple of arrays and numbers.
+    learn : callable
+        Returns one of that kind.
     """
     file = learned_path(base, f"{name}.npz")
     identity = json.dumps(dict(parameters), sort_keys=True)

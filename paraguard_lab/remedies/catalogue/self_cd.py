@@ -40,7 +40,17 @@ def simulate_first_tokens(
 
     Among the tokens with recorded log-probabilities y under the system prompt and y'
     without it, that is the one with the highest y - alpha (y - y'); if there are none,
-    the first one under the system prompt. Both traces are of the same prompts.
+    the first one under the system prompt.
+
+    Parameters
+    ----------
+    instructed, plain : Traces
+        Of the same n prompts, with the system prompt and without it.
+    alpha : float
+
+    Returns
+    -------
+    array of int, shape (n,)
     """
     chosen = []
     for own, other in zip(instructed.itertuples(), plain.itertuples(), strict=True):
@@ -59,13 +69,17 @@ def simulate_first_tokens(
 def _simulate(
     base: UntouchedSystem, corpus_name: str, prompts: Corpus, alpha: float
 ) -> np.ndarray:
+    """Return the first tokens that Self-CD would choose after prompts of a corpus."""
     instructed = base.traces(corpus_name, prompts)
     plain = base.traces(corpus_name, prompts, PLAIN_PROMPT)
     return simulate_first_tokens(instructed, plain, alpha)
 
 
 def choose_alpha(base: UntouchedSystem, train: Split, validation: Split) -> float:
-    """Choose alpha on the validation split, by simulating the first step."""
+    """Choose alpha on the validation split, by simulating the first step.
+
+    Returns 0, which changes nothing, if every other alpha rejects more benign prompts.
+    """
     rates = first_token.learn_refusal_rates(base, train)
 
     def rejected(alpha: float) -> list[np.ndarray]:
@@ -102,9 +116,10 @@ class ContrastiveModel(RemediedModel):
                 yield self._answer(batch[start : start + SELF_CD_BATCH], context)
 
     def _answer(self, batch: Batch, context: PromptContext) -> Traces:
-        """Generate with classifier-free guidance of transformers.
+        """Answer a batch, with classifier-free guidance of transformers.
 
-        The plain prompt is contrasted with the one that has the system prompt.
+        The plain prompt is contrasted with the one that has the system prompt, by the
+        strength `learned["alpha"]`.
         """
         import torch
 
@@ -198,9 +213,17 @@ def apply(base: UntouchedSystem, train: Split, validation: Split) -> RemediedSys
 def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
     """Compare the simulated first step with the real one.
 
-    There are no rows if the system was not asked. Columns: system, third (number of the
-    test split), prompts (corpus), n, alpha, agrees (the share of prompts whose first
-    token is the simulated one, with its interval).
+    Parameters
+    ----------
+    base : UntouchedSystem
+    folds : sequence of Splits
+
+    Returns
+    -------
+    Table
+        A row for each corpus and test split that was asked: system, third (number of
+        the split), prompts (corpus), n, alpha, agrees (the share of prompts whose first
+        token is the simulated one, with its interval).
     """
     rows = []
     for fold in folds:

@@ -29,9 +29,14 @@ SWAP_ALPHABET = np.array(
 
 
 def perturb_text(text: str, copy: int) -> str:
-    """Swap `SWAPPED_SHARE` of a text's characters for random ones.
+    """Swap `SWAPPED_SHARE` of a text's characters for random ones, at least one.
 
-    The text and the number of the copy are the seed.
+    Parameters
+    ----------
+    text : str
+        Not empty.
+    copy : int
+        Number of the copy; with the text it is the seed.
     """
     digest = hashlib.sha256(f"{SEED}\x1f{copy}\x1f{text}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
@@ -43,7 +48,10 @@ def perturb_text(text: str, copy: int) -> str:
 
 
 def copy_prompts(prompts: Corpus) -> Corpus:
-    """Return perturbed copies of each prompt, with ids of their own (`x~1`, `x~2`)."""
+    """Return perturbed copies of each prompt, with ids of their own (`x~1`, `x~2`).
+
+    The `N_COPIES` of a prompt follow one another; all other columns are the prompt's.
+    """
     copies = prompts.loc[prompts.index.repeat(N_COPIES)].reset_index(drop=True)
     number = copies.groupby("prompt_id").cumcount()
     texts = map(perturb_text, copies["text"], number)

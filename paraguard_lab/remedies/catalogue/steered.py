@@ -41,11 +41,19 @@ harmful requests (the paper's).
 class Steering(NamedTuple):
     """Vectors that steer the middle layers, and the rule that finds harmful requests.
 
-    The vectors point towards refusal, with the length of multiplier 1; the references
-    are the mean transition of harmful requests; both have the shape (layers,
-    dimensions). Layers from `first` to before `last` are steered, and transitions are
-    read from `first` to the end. A request counts as harmful if its cosine with the
-    reference is at least `limit`.
+    Attributes
+    ----------
+    vectors : array, shape (layers, dimensions)
+        They point towards refusal, with the length of multiplier 1.
+    references : array, shape (layers, dimensions)
+        The mean transition of harmful requests.
+    first, last : int
+        Layers from `first` to before `last` are steered, and transitions are read from
+        `first` to the end.
+    limit : float
+        A request counts as harmful if its cosine with the references is this or more.
+    multiplier : float
+        Length of the added vectors; 0 changes nothing.
     """
 
     vectors: np.ndarray
@@ -81,9 +89,18 @@ class Steering(NamedTuple):
 
 
 def mean_cosines(moves: np.ndarray, references: np.ndarray, first: int) -> np.ndarray:
-    """Return the mean cosine of transitions with the references, shape (prompts,).
+    """Return the mean cosine of transitions with the references.
 
-    The mean is over the layers from `first` on.
+    Parameters
+    ----------
+    moves : array, shape (prompts, layers, dimensions)
+    references : array, shape (layers, dimensions)
+    first : int
+        The mean is over the layers from this one on.
+
+    Returns
+    -------
+    array, shape (prompts,)
     """
     moves = moves[:, first:]
     references = references[first:]
@@ -96,6 +113,11 @@ def choose_cosine_limit(benign: np.ndarray, harmful: np.ndarray) -> float:
     """Return the cosine with the highest balanced accuracy on training requests.
 
     Among equals it is the lowest.
+
+    Parameters
+    ----------
+    benign, harmful : array
+        Cosines of benign requests and of harmful ones, in any order.
     """
 
     def accuracy(value: float) -> float:
@@ -147,7 +169,10 @@ class SteeredModel(RemediedModel):
 def read_transitions(
     model: LocalBackend, context: PromptContext, prompts: Corpus, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return activations at the last token of prompts, and of the assent behind."""
+    """Return activations at the last token of prompts, and of the assent behind.
+
+    Both have the shape (prompts, layers, dimensions).
+    """
     assenting = replace(context, suffix=context.suffix + ASSENT_TEXT)
     before = inside.read_activations(model, context, prompts, batch)
     behind = inside.read_activations(model, assenting, prompts, batch)

@@ -54,6 +54,16 @@ def collect_complete_answers(base: UntouchedSystem, benign: Corpus) -> pd.DataFr
     """Return the answers to benign prompts.
 
     Those that were cut, in clusters decided both ways, are asked longer.
+
+    Parameters
+    ----------
+    base : UntouchedSystem
+    benign : Corpus
+
+    Returns
+    -------
+    DataFrame
+        `ANSWER_COLUMNS`; one or two rows per prompt.
     """
     labels = base.decide(base.benign_corpus, benign)
     finished = base.traces(base.benign_corpus, benign)["finish_reason"]
@@ -84,9 +94,25 @@ def make_training_rows(
 ) -> pd.DataFrame:
     """Return pairs of a split, and as many of its twins with a refusal.
 
-    A pair is a refused phrasing with an answer to an accepted one if `brittle`, else an
-    accepted one with its own. Columns: prompt_id, text, response; in random order.
-    Raises DataError if there are none.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    split : Split
+    brittle : bool
+        If true, a pair is a refused phrasing with an answer to an accepted one; if not,
+        an accepted one with its own.
+    seed : int
+        Of what is drawn, and of the order.
+
+    Returns
+    -------
+    DataFrame
+        prompt_id, text, response, in random order.
+
+    Raises
+    ------
+    DataError
+        There are no pairs.
     """
     benign = split.benign
     labels = base.decide(base.benign_corpus, benign)
@@ -114,6 +140,15 @@ def tokenize_examples(
     """Return examples for a trainer.
 
     The answer and its end count for the loss, the prompt does not.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        text, response.
+    model : LocalBackend
+        Whose tokenizer splits them.
+    context : PromptContext
+        What is around the user's words.
     """
     from paraguard_utils.models.engine import find_stop_tokens
 
@@ -146,8 +181,14 @@ def train_adapter(
 ) -> None:
     """Train an adapter and write it into a folder, with its examples and its losses.
 
-    `train` and `held_out` are from `make_training_rows`; the loss on the latter chooses
-    the epoch.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    train, held_out : DataFrame
+        From `make_training_rows`. The loss on the latter chooses the epoch.
+    seed : int
+    folder : Path
+        It is there only once it is complete.
     """
     from peft import LoraConfig, get_peft_model
     from transformers import (

@@ -39,7 +39,18 @@ def make_veto(
 ) -> Callable[[Labels, np.ndarray], Labels]:
     """Return a function that overturns rejections by their isolation.
 
-    The threshold is chosen on the `validation` split, once it is needed.
+    Parameters
+    ----------
+    base : UntouchedSystem
+    validation : Split
+        On which the threshold is chosen, once it is needed.
+    isolation : callable
+        Returns the isolation of the prompts of a corpus.
+
+    Returns
+    -------
+    callable
+        Takes labels and the isolation of their prompts, returns the new labels.
     """
 
     @cache
