@@ -105,8 +105,13 @@ def promote_live_run() -> None:
     live store holds. A system that a live run does not ask by default keeps its
     recorded files if the live store lacks them, and so do requests that ask for harm,
     and rewordings. Tables and figures are those that the recorded notebooks make from
-    what was promoted. Raises UserError if the live store lacks something, or holds
-    other systems or an answer that must not be kept.
+    what was promoted.
+
+    Raises
+    ------
+    UserError
+        The live store lacks something, or holds other systems or an answer that must
+        not be kept.
     """
     live = Store(LIVE)
     recorded = Store(RECORDED)
@@ -164,6 +169,12 @@ def redraw_record(recorded: Store, known: Sequence[str]) -> None:
     """Make tables, figures, numbers and executed notebooks from the recorded traces.
 
     All are put in their places.
+
+    Parameters
+    ----------
+    recorded : Store
+    known : sequence of str
+        The published systems; what is about others is not put there.
     """
     # The notebooks read the public tables.
     for folder in DERIVED_FOLDERS:
@@ -201,8 +212,13 @@ def refill_numbers(recorded: Store | None = None) -> list[Path]:
 def make_demo_log(recorded: Store) -> pd.DataFrame:
     """Return what `paraguard audit --demo` audits: decisions of one model, as a log.
 
-    They are about the corpus and its twins. A twin has its harmless cluster's name, so
-    that both are resampled together, as in 03.
+    They are about the corpus and its twins.
+
+    Returns
+    -------
+    DataFrame
+        cluster, text, harmful, decision, system. A twin has its harmless cluster's
+        name, so that both are resampled together, as in 03.
     """
     parts = []
     for corpus_name, harmful in ((CORPUS, False), (TWINS, True)):
@@ -224,7 +240,11 @@ def make_demo_log(recorded: Store) -> pd.DataFrame:
 def _kept(live: Store, recorded: Store) -> list[str]:
     """Return the published systems, not asked live, that keep their recorded files.
 
-    UserError if the live store has half a system.
+    Raises
+    ------
+    UserError
+        The live store lacks a system that is asked by default, has half a system, or
+        has another corpus than that which the others were asked about.
     """
     kept = []
     published = registry.published_systems("chat", "guard", "refusal")
@@ -254,9 +274,20 @@ def _kept(live: Store, recorded: Store) -> list[str]:
 def _copy(
     source: Path, destination: Path, systems: Sequence[str], kept: Sequence[str] = ()
 ) -> set[Path]:
-    """Copy a folder's publishable files over another's, but none of a kept system.
+    """Copy a folder's publishable files over another's.
 
-    Return their relative paths.
+    Parameters
+    ----------
+    source, destination : Path
+    systems : sequence of str
+        Those whose files are publishable.
+    kept : sequence of str
+        Systems of which nothing is copied.
+
+    Returns
+    -------
+    set of Path
+        What was copied, relative to the folders.
     """
     copied = set()
     for path in source.rglob("*"):
@@ -274,7 +305,8 @@ def _replace(
 ) -> None:
     """Copy a folder's publishable files over another's, and remove the others there.
 
-    Files of kept systems and of what is asked beside the corpus stay.
+    Files of kept systems and of what is asked beside the corpus stay. The arguments are
+    those of `_copy`.
     """
     copied = _copy(source, destination, systems, kept)
     for path in destination.rglob("*"):
@@ -308,7 +340,11 @@ def _corpus_of(path: Path) -> str:
 
 
 def _publishable(path: Path, systems: Sequence[str]) -> bool:
-    """Return whether a file is of the project's corpora and of these systems."""
+    """Return whether a file is of the project's corpora and of these systems.
+
+    What follows from a file's place: its folder is a corpus, or a model whose vectors
+    it holds, or a kind of file; its name is a system, a corpus or a table.
+    """
     if path.suffix in (".lock", ".corrupt", ".tmp") or ".parts" in path.parent.name:
         return False
     folder = path.parent.name

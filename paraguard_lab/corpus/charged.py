@@ -109,16 +109,14 @@ def risk_auc(
         by_sample = [roc_auc_score(unsafe[rows], values[rows]) for rows in samples]
         areas[scorer_name] = np.array(by_sample)
     areas["difference"] = areas[name] - areas["keyword count"]
-    rows = []
-    for scorer_name, values in areas.items():
-        low, high = np.percentile(values[1:], [2.5, 97.5])
-        row = {
-            "scorer": scorer_name,
-            "safe": (~unsafe).sum(),
-            "unsafe": unsafe.sum(),
-            "auc": values[0],
-            "auc_low": low,
-            "auc_high": high,
-        }
-        rows.append(row)
-    return pd.DataFrame(rows)
+    by_scorer = pd.DataFrame(areas)
+    low, high = np.percentile(by_scorer[1:], [2.5, 97.5], axis=0)
+    columns = {
+        "scorer": list(areas),
+        "safe": (~unsafe).sum(),
+        "unsafe": unsafe.sum(),
+        "auc": by_scorer.loc[0].to_list(),
+        "auc_low": low,
+        "auc_high": high,
+    }
+    return pd.DataFrame(columns)

@@ -224,7 +224,10 @@ class _Tokens(NamedTuple):
 
 
 def _tokenize(text: str, kept: Sequence[_Span]) -> _Tokens:
-    """Split a text into tokens; those in the spans to keep or in quotations stay."""
+    """Split a text into tokens, and tag them.
+
+    Tokens in the spans to keep or in quotations stay, and so do names.
+    """
     matches = list(_TOKEN.finditer(text))
     tokens = [match[0] for match in matches]
     words = [token.lower().replace("’", "'") for token in tokens]
@@ -290,9 +293,10 @@ def find_substitutions(
 
 
 def _options(i: int, length: int, tokens: _Tokens) -> _Replacements:
-    """Return the replacements of the term of `length` tokens at `i`.
+    """Return the replacements of a term by kind.
 
-    Its verb or head noun is inflected as the term's.
+    The term has `length` tokens from token `i` on. The verb or head noun of a
+    replacement is inflected as the term's, and begins with a capital as it does.
     """
     capital = tokens.matches[i][0][0].isupper()
     options: _Replacements = {}
@@ -310,7 +314,11 @@ def _options(i: int, length: int, tokens: _Tokens) -> _Replacements:
 
 
 def _lookups(i: int, length: int, tokens: _Tokens) -> list[tuple[str, str, str]]:
-    """List part of speech, inflection and dictionary form to look tokens up by."""
+    """List what `length` tokens from token `i` on may be looked up by.
+
+    Returns part of speech, inflection ("" for none) and dictionary form; a phrase comes
+    first, then what the tags and the words around allow.
+    """
     span = [tokens.words[place] for place in range(i, i + length)]
     whole = " ".join(span)
     before = tokens.words[i - 1]
@@ -446,8 +454,19 @@ def _with_article(before: str, new: str) -> str:
 def apply_frames(text: str, strategy: str) -> list[_Base]:
     """Say one sentence of a text in every frame of a strategy that fits it.
 
-    Returns the rule's name, the text that it gives, and where in this the frame's own
-    words are, in the file's order.
+    Of several sentences that a frame fits, the first is said in it.
+
+    Parameters
+    ----------
+    text : str
+    strategy : str
+        One that has frames.
+
+    Returns
+    -------
+    list of (rule, text, spans)
+        In the file's order: the rule's name, the text that it gives, and where in this
+        the frame's own words are.
     """
     sentences = _SENTENCE_END.split(text.strip())
     framed = []
@@ -524,7 +543,21 @@ def _fill(
 ) -> tuple[str, list[_Span]]:
     """Fill a template with what its pattern has matched.
 
-    Returns the sentence and the spans of the template's words.
+    Parameters
+    ----------
+    template : str
+        With the names of groups as fields; a title ("Np") asks for a capital.
+    groups : dict of str to str
+        What the pattern has matched; None where a group has no part.
+    end : str
+        The mark at the end of the sentence.
+
+    Returns
+    -------
+    str
+        The sentence.
+    list of (start, end)
+        The spans of the template's own words.
     """
     parts = {"end": end}
     for name, value in groups.items():
@@ -627,7 +660,11 @@ def _tones(rule: str) -> list[str]:
 def _list_bases(
     text: str, strategy: Strategy, kinds: Counter[str], generator: np.random.Generator
 ) -> list[_Base]:
-    """List what substitutions start from: frames, tones in turn, or the text itself."""
+    """List what substitutions start from: frames, tones in turn, or the text itself.
+
+    There are as many as the strategy may have candidates; if fewer are different, they
+    are repeated in turn.
+    """
     count = strategy.max_candidates
     frames = _frames().get(strategy.name)
     if not frames:

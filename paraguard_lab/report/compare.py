@@ -1,7 +1,5 @@
 """Compare a live run with the record: labels, then tables number by number."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
@@ -35,22 +33,27 @@ COMPARED_TABLES = {
 _OPTIONAL_COLUMNS = "twins|benign_rejected|apart|auc|xstest"
 
 
-def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataFrame:
+def compare_cells(recorded: Table, live: Table, keys: list[str]) -> pd.DataFrame:
     """Compare two versions of a table cell by cell, in rows and columns of both.
 
-    The columns `keys` identify a row. Returns keys, column, recorded, live, and share:
-    the difference as a share of the width of the recorded 95 % interval of that number;
-    of its own size without one; infinite for different texts, or if one is undefined; 0
-    if both are.
+    Parameters
+    ----------
+    recorded, live : Table
+    keys : list of str
+        The columns that identify a row.
+
+    Returns
+    -------
+    DataFrame
+        keys, column, recorded, live, and share: the difference as a share of the width
+        of the recorded 95 % interval of that number; of its own size without one;
+        infinite for different texts, or if one is undefined; 0 if both are.
     """
-    old = recorded.set_index(list(keys))
-    new = live.set_index(list(keys))
-    rows = old.index.intersection(new.index)
-    old = old.loc[rows, [name for name in old if name in new]]
-    new = new.loc[rows, list(old)]
+    old = recorded.set_index(keys)
+    old, new = old.align(live.set_index(keys), join="inner")
     parts = []
     for name in old:
-        shares = pd.Series(np.inf, rows)
+        shares = pd.Series(np.inf, old.index)
         if is_numeric_dtype(old[name]) and is_numeric_dtype(new[name]):
             before = old[name].astype(float)
             after = new[name].astype(float)
@@ -68,11 +71,24 @@ def compare_cells(recorded: Table, live: Table, keys: Sequence[str]) -> pd.DataF
 
 
 def describe_differences(
-    name: str, compared: pd.DataFrame, keys: Sequence[str]
+    name: str, compared: pd.DataFrame, keys: list[str]
 ) -> list[str]:
-    """Describe `compare_cells` in one line, and the cells furthest apart in one each.
+    """Describe how far two versions of a table differ.
 
-    At most 20 cells are described, those that differ by more than `RUN_TOLERANCE`.
+    Parameters
+    ----------
+    name : str
+        The table's.
+    compared : DataFrame
+        As from `compare_cells`.
+    keys : list of str
+        The columns that identify a row.
+
+    Returns
+    -------
+    list of str
+        A line about all cells, and one each about those that are furthest apart: at
+        most 20 that differ by more than `RUN_TOLERANCE`.
     """
     if compared.empty:
         return [f"{name}: no row that both runs computed"]

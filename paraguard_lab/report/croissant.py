@@ -45,8 +45,15 @@ _ROW = re.compile(r"(?m)^\| `(\w+)` \| (.*?) \|(.*)\|$")
 class CardSection(NamedTuple):
     """What the card says of kinds of file.
 
-    `patterns` are globs below `data/` that find the files; `columns` maps names to what
-    they hold.
+    Attributes
+    ----------
+    kinds : list of str
+        Such as "labels"; several if their files have the same columns.
+    patterns : list of str
+        Globs below `data/` that find the files.
+    about : str
+    columns : dict of str to str
+        What a column holds, by its name.
     """
 
     kinds: list[str]
@@ -111,7 +118,12 @@ def read_first_row(path: Path) -> dict[str, Any]:
 def fill_card(card: str, found: Table) -> str:
     """Fill the card with what the files say, and with numbers.
 
-    `found` is from `numbers.collect_numbers`.
+    Parameters
+    ----------
+    card : str
+        Markdown. What it says in places that are filled does not matter.
+    found : Table
+        From `numbers.collect_numbers`.
     """
     parts = []
     for part in _PART.split(card):
@@ -142,7 +154,10 @@ def _show_cluster() -> dict[str, str]:
 
 
 def _fill_rows(part: str, cells: Mapping[str, str]) -> str:
-    """Write the last cell of each row of a part that has one."""
+    """Write the last cell of each row of a part.
+
+    `cells` are by the name in the row's first cell; a row without one stays.
+    """
 
     def fill(row: re.Match[str]) -> str:
         name, holds, before = row.groups()
@@ -173,7 +188,10 @@ def _list_columns() -> dict[str, str]:
 
 
 def _shorten(value: object, most: int = 60) -> str:
-    """Return a value as a cell of a Markdown table, cut to some characters."""
+    """Return a value as a cell of a Markdown table, cut to `most` characters.
+
+    Of a list the first three are shown.
+    """
     if isinstance(value, list) and not isinstance(value[0], dict):
         items = [_shorten(item) for item in value if item is not None]
         rest = ", …" if len(items) > 3 else ""
@@ -198,7 +216,11 @@ def write_card(found: Table) -> None:
 
 
 def format_croissant(card: str) -> str:
-    """Describe the recorded data as JSON-LD with sorted keys."""
+    """Describe the recorded data as JSON-LD with sorted keys.
+
+    What does not follow from the card (Markdown) and the files is taken from
+    `CROISSANT_FILE` as it stands.
+    """
     header = yaml.safe_load(card.split("---\n")[1])
     text = numbers.remove_marks(card)
     (summary,) = re.findall(r"(?s)## Summary\n\n(.*?)\n\n", text)
@@ -235,7 +257,12 @@ def format_croissant(card: str) -> str:
 def _describe_files(kind: str, pattern: str) -> list[Node]:
     """Describe a kind's files with their checksums.
 
-    If there is one for each system, their set, which is read, is described too.
+    Parameters
+    ----------
+    kind : str
+    pattern : str
+        A path below `data/`, or a glob: if there is a file for each system, their set,
+        which is read, is described too.
     """
     encoding = "text/csv" if pattern.endswith(".csv") else "application/x-parquet"
     files: list[Node] = []

@@ -30,10 +30,17 @@ SIGNIFICANCE = 0.05
 def judge_excess(table: Table) -> list[str]:
     """Say of each row of Table 1 whether CI exceeds the noise of paraphrasing.
 
-    `table` is Table 1 with its floors. Each is a value of `EXCESS_VERDICTS`, or "too
-    few to judge" below 30 rejections or 10 mixed clusters. If the table has
-    excess_equal_contrast and its interval is not above 0, rejections that are further
-    off are "separable by wording".
+    Parameters
+    ----------
+    table : Table
+        Table 1 with its floors. If it has excess_equal_contrast and its interval is not
+        above 0, rejections that are further off are "separable by wording".
+
+    Returns
+    -------
+    list of str
+        Values of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10
+        mixed clusters.
     """
     sides = locate_intervals(table, "excess")
     verdicts = np.array([EXCESS_VERDICTS[side] for side in sides], object)
@@ -49,9 +56,19 @@ def significant_pairs(between: Table, table: Table) -> Table:
     """Count the pairs of systems that can be judged, and those that differ.
 
     Pairs with too few rejections are not judged, nor CI and excess of two models: Drift
-    is measured in each model's own embedding space. `between` is from
-    `comparisons.compare_systems`, `table` is Table 1 with its floors. Returns measure,
-    pairs, differ.
+    is measured in each model's own embedding space.
+
+    Parameters
+    ----------
+    between : Table
+        From `comparisons.compare_systems`.
+    table : Table
+        Table 1 with its floors.
+
+    Returns
+    -------
+    Table
+        measure, pairs, differ.
     """
     judged = _judge_differences(between, table)
     by_measure = judged.groupby("measure", sort=False)["differ"]
@@ -61,17 +78,21 @@ def significant_pairs(between: Table, table: Table) -> Table:
 def list_differences(between: Table, table: Table, measure: str) -> Table:
     """List the pairs of systems that differ in a measure, the largest difference first.
 
-    See `significant_pairs`. Returns first, second (titles), difference with its
-    interval, p_holm.
+    Parameters
+    ----------
+    between, table : Table
+        As `significant_pairs` takes them.
+    measure : str
+
+    Returns
+    -------
+    Table
+        first, second (titles), difference with its interval, p_holm.
     """
     judged = _judge_differences(between, table)
     rows = judged[(judged["measure"] == measure) & judged["differ"]]
-    rows = rows.sort_values(
-        "difference",
-        key=abs,
-        ascending=False,
-        kind="stable",
-    )
+    largest = rows["difference"].abs().sort_values(ascending=False, kind="stable")
+    rows = rows.loc[largest.index]
     first = display_titles(rows["first"])
     second = display_titles(rows["second"])
     columns = ["difference", "difference_low", "difference_high", "p_holm"]
@@ -111,9 +132,17 @@ def find_leading_groups(table: Table) -> Table:
 def summarize_ranges(table: Table) -> Table:
     """Say how far each dimension of a sensitivity table changes CI and the excess.
 
-    Rows below 30 rejections are left out. Returns dimension, settings (how many),
-    system (whose CI changes most), lowest and highest (its CI), and of how many systems
-    the excess's interval is above 0 under all settings (always) and under none (never).
+    Parameters
+    ----------
+    table : Table
+        The sensitivity table; rows below 30 rejections are left out.
+
+    Returns
+    -------
+    Table
+        dimension, settings (how many), system (whose CI changes most), lowest and
+        highest (its CI), and of how many systems the excess's interval is above 0 under
+        all settings (always) and under none (never).
     """
     judged = table[(table["n"] >= MIN_REFUSALS) & table["ci"].notna()]
     columns = ["dimension", "settings", "system", "lowest", "highest"]

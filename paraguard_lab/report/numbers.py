@@ -45,9 +45,18 @@ _MAX_REFUSAL = 80
 
 
 def fill_numbers(markdown: str, numbers: Table) -> str:
-    """Put the numbers (key, text) into their places.
+    """Put numbers into their places.
 
-    A mark that is none of the keys is a DataError.
+    Parameters
+    ----------
+    markdown : str
+    numbers : Table
+        From `collect_numbers`: key (the mark), text.
+
+    Raises
+    ------
+    DataError
+        A mark is none of the keys.
     """
     known = numbers.set_index("key")["text"]
 
@@ -69,9 +78,24 @@ def remove_marks(markdown: str) -> str:
 
 
 def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
-    """Evaluate the marks of documents, in order: key and text.
+    """Evaluate the marks of documents.
 
-    A mark that selects no row is a DataError.
+    Parameters
+    ----------
+    store : Store
+        Whose tables the marks name.
+    files : sequence of Path
+        The documents, in Markdown.
+
+    Returns
+    -------
+    Table
+        key (the mark), text; each mark once, in order.
+
+    Raises
+    ------
+    DataError
+        A mark selects no row.
     """
     read = cache(partial(sentences.read_named_table, store))
     texts = {}
@@ -106,22 +130,19 @@ def _example(store: Store) -> pd.DataFrame:
     is_plain = sheet["rejected_answer"].str.len() <= _MAX_REFUSAL
     plain = sheet[is_plain & (overlaps < LOW_OVERLAP)]
     row = plain.loc[plain["rejected_prompt"].str.len().idxmin()]
-    names = {
-        "paraphrase": "answered",
-        "paraphrase_answer": "answer",
-        "rejected_prompt": "refused",
-        "rejected_answer": "refusal",
+    quoted = {
+        "answered": _quote(row["paraphrase"]),
+        "answer": _quote(row["paraphrase_answer"]),
+        "refused": _quote(row["rejected_prompt"]),
+        "refusal": _quote(row["rejected_answer"]),
     }
-    quoted = row[list(names)].map(_quote).rename(names)
-    return quoted.to_frame().T
+    return pd.DataFrame([quoted])
 
 
 def _quote(text: str) -> str:
     """Return the beginning of a text, as one line of Markdown."""
-    line = replace_control(
-        textwrap.shorten(text, 2 * _MAX_REFUSAL + 4, placeholder=" ...")
-    )
-    return tables.escape_markdown(line)
+    line = textwrap.shorten(text, 2 * _MAX_REFUSAL + 4, placeholder=" ...")
+    return tables.escape_markdown(replace_control(line))
 
 
 def _costs(store: Store) -> pd.DataFrame:
@@ -203,6 +224,13 @@ def _proxy_predictions(store: Store) -> pd.DataFrame:
     return predictions.judge_predictions({"proxies": store.read("tables", "proxies")})
 
 
+def _read_benchmark(file: Path, store: Store) -> pd.DataFrame:
+    """Read what a benchmark measured, which is in no store."""
+    return stores.read_file(file, "tables")
+
+
+for _file in paths.BENCHMARKS_FOLDER.glob("*.csv"):
+    sentences.DERIVED_TABLES[_file.stem] = partial(_read_benchmark, _file)
 sentences.DERIVED_TABLES |= {
     "costs": _costs,
     "example": _example,

@@ -36,9 +36,16 @@ def small_lexicon(tmp_path, monkeypatch):
     path = tmp_path / "lexicon.csv"
     path.write_text(LEXICON)
     monkeypatch.setattr(paraphrase, "LEXICON_FILE", path)
-    paraphrase._lexicon.cache_clear()
+    remembered = (
+        paraphrase._lexicon,
+        paraphrase._longest_term,
+        paraphrase.find_substitutions,
+    )
+    for function in remembered:
+        function.cache_clear()
     yield
-    paraphrase._lexicon.cache_clear()
+    for function in remembered:
+        function.cache_clear()
 
 
 def replaced(sentence):

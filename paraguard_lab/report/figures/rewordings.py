@@ -13,8 +13,12 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     """Draw how many refused requests are answered within three other phrasings.
 
     Filled marks are harmless requests, hollow ones their harmful twins; grey means too
-    few refusals or mixed clusters. Bars are 95 % intervals. A page wide. `table` is
-    from `rephrasing.rephrasing_table`.
+    few refusals or mixed clusters. Bars are 95 % intervals. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `rephrasing.rephrasing_table`.
     """
     figure, axis = style.subplots(height=0.7 + 0.2 * len(table))
     y = np.arange(len(table))
@@ -38,7 +42,12 @@ def plot_rephrasing_odds(table: Table) -> Figure:
 def plot_strategy_flips(table: Table) -> Figure:
     """Draw how often each strategy's variants are decided unlike their seed.
 
-    A panel per system, a page wide. `table` is from `groups.group_table`.
+    A panel per system, a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `groups.group_table`.
     """
     is_shown = (table["kind"] == "strategy") & (table["n_flip"] > 0)
     strategies = list(table.loc[is_shown, "group"].unique()) or ["no variant"]
