@@ -58,15 +58,10 @@ def published_systems(*kinds: str) -> pd.DataFrame:
     return systems[systems["kind"].isin(kinds)].set_index("system")
 
 
-def default_systems() -> pd.DataFrame:
-    """Return the chat systems that a live run queries unless others are named."""
-    chat = published_systems("chat")
-    return chat[chat["default"] == "yes"]
-
-
 def list_default_models() -> list[str]:
-    """Return the model names of `default_systems`."""
-    return list(default_systems()["model"].unique())
+    """Return the models that a live run queries unless others are named."""
+    chat = published_systems("chat")
+    return list(chat.loc[chat["default"] == "yes", "model"].unique())
 
 
 def display_titles(names: Iterable[str]) -> list[str]:
@@ -87,20 +82,17 @@ def display_titles(names: Iterable[str]) -> list[str]:
 def _read_systems(data: Path) -> pd.DataFrame:
     """Return the chat systems of `systems.csv` and the guards of `guards.yaml`."""
     chat = stores.read_file(data / "systems.csv", "systems")
-    guards = []
-    for name, entry in guard_entries("panel").items():
-        guards.append(
-            {
-                "system": name,
-                "kind": "refusal" if entry["kind"] == "refusal" else "guard",
-                "model": entry.get("model", name),
-                "instruction": None,
-                "default": "yes" if entry.get("default") else "no",
-                "title": entry.get("title", name),
-            }
-        )
-    listed = pd.DataFrame(guards, columns=chat.columns).astype(chat.dtypes)
-    return pd.concat([chat, listed], ignore_index=True)
+    guards = pd.DataFrame.from_dict(guard_entries("panel"), orient="index")
+    names = guards.index.to_series()
+    guards = guards.assign(
+        system=names,
+        kind=guards["kind"].where(guards["kind"] == "refusal", "guard"),
+        model=guards["model"].fillna(names),
+        instruction=None,
+        default=guards["default"].map({True: "yes"}).fillna("no"),
+    )
+    guards = guards[chat.columns].astype(chat.dtypes)
+    return pd.concat([chat, guards], ignore_index=True)
 
 
 @cache

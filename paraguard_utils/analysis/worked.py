@@ -26,8 +26,9 @@ def choose_refusal(system: System) -> str:
     nearest = pairs[(pairs["rank"] == 1) & pairs["same_cluster"]]
     complete = scores["n_neighbours"] == system.scoring.k
     contradicted = scores["prompt_id"].isin(nearest["centre_id"])
-    candidates = scores[complete & contradicted].sort_values("prompt_id")
-    ordered = candidates.sort_values("mean_similarity", ascending=False, kind="stable")
+    ordered = scores[complete & contradicted].sort_values(
+        ["mean_similarity", "prompt_id"], ascending=[False, True]
+    )
     return next(iter(ordered["prompt_id"]), "")
 
 

@@ -103,21 +103,18 @@ def find_nearest(
     pool = np.asarray(pool, int)
     pool = pool[np.argsort(ids[pool])]  # of equal cosines, the first id comes first
     units = normalize_rows(vectors)
-    neighbours = []
-    similarities = []
+    n_each = min(k, len(pool))
+    blocks = []
     for block in iterate_blocks(len(centres)):
         cosines = np.clip(units[centres[block]] @ units[pool].T, -1.0, 1.0)
         cosines[centres[block, None] == pool] = -np.inf  # itself
         nearest = np.argsort(-cosines.round(12), axis=1, kind="stable")[:, :k]
-        neighbours.append(pool[nearest])
-        similarities.append(np.take_along_axis(cosines, nearest, axis=1))
-    n_each = min(k, len(pool))
-    pairs = pd.DataFrame(
-        {
-            "centre": centres.repeat(n_each),
-            "neighbour": np.vstack(neighbours).ravel(),
-            "similarity": np.vstack(similarities).ravel(),
-            "rank": np.tile(np.arange(1, n_each + 1), len(centres)),
+        columns = {
+            "centre": centres[block].repeat(n_each),
+            "neighbour": pool[nearest].ravel(),
+            "similarity": np.take_along_axis(cosines, nearest, axis=1).ravel(),
+            "rank": np.tile(np.arange(1, n_each + 1), len(nearest)),
         }
-    )
+        blocks.append(pd.DataFrame(columns))
+    pairs = pd.concat(blocks, ignore_index=True)
     return pairs[pairs["centre"] != pairs["neighbour"]].reset_index(drop=True)

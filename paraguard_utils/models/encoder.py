@@ -112,14 +112,14 @@ def stored_vectors(
         stored = read("sentences", ENCODER_NAME)
         known = dict(zip(stored["text_hash"], stored["vector"], strict=True))
     by_hash = dict(zip(hashes, texts, strict=True))
-    missing = {key: by_hash[key] for key in by_hash if key not in known}
+    missing = [key for key in by_hash if key not in known]
     if missing and files.recorded:
         raise Missing(
             f"{len(missing)} texts of {files.name} have no recorded vector; run"
             " 01_corpus_building with a live store"
         )
     if missing:
-        vectors = encode_texts(list(missing.values()))
+        vectors = encode_texts([by_hash[key] for key in missing])
         known |= dict(zip(missing, vectors, strict=True))
         frame = pd.DataFrame({"text_hash": list(known), "vector": list(known.values())})
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}

@@ -243,14 +243,9 @@ def tabulate_claims(claims: Table) -> Table:
     interpretation "2 yes, 0 no, 1 unclear", verdict.
     """
     decided = decide_claims(claims)
-    summaries = []
-    for row in decided.to_dict("records"):
-        summaries.append(
-            f"{row['confirm']} yes, {row['contradict']} no, {row['undecided']} unclear"
-        )
-    keys = ["claim", "verdict", "interpretation"]
-    by_interpretation = decided.assign(summary=summaries).set_index(keys)["summary"]
-    wide = by_interpretation.unstack(sort=False).rename_axis(columns=None)
+    counts = decided.set_index(["claim", "verdict", "interpretation"])
+    summary = "{0.confirm} yes, {0.contradict} no, {0.undecided} unclear".format
+    wide = counts.agg(summary, axis=1).unstack(sort=False).rename_axis(columns=None)
     return wide.reset_index()[["claim", *PPL_INTERPRETATIONS, "verdict"]]
 
 

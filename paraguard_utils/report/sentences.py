@@ -2,8 +2,7 @@
 
 A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
 
-- TABLE is a table of the store, a benchmark's CSV, or one of
-  `DERIVED_TABLES`.
+- TABLE is a table of the store, or one of `DERIVED_TABLES`.
 - ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of
   rows is shown.
 - COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown
@@ -23,7 +22,6 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.report import findings, links, paper, tables
 from paraguard_utils.schemas import Table
@@ -108,9 +106,6 @@ def read_named_table(store: Store, name: str) -> pd.DataFrame:
     """Read a table that a mark names, or raise Missing."""
     if name in DERIVED_TABLES:
         return DERIVED_TABLES[name](store)
-    benchmark = paths.BENCHMARKS_FOLDER / f"{name}.csv"
-    if benchmark.is_file():
-        return stores.read_file(benchmark, "tables")
     return store.read("tables", name)
 
 
