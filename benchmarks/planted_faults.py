@@ -154,8 +154,8 @@ FAULTS = [
     ),
     Fault(
         "local.find_remaining_batches",
-        "return whole + split_into_batches(rest, ",
-        "return split_into_batches([request for batch in [*whole, rest] for request in batch], ",
+        "            remaining.append(unknown)",
+        "            remaining = [[*sum(remaining, []), *unknown]]",
     ),
     Fault(
         "local.make_batch_runner",

@@ -4,7 +4,7 @@ Prompts become tokens, tokens batches and batches traces.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -65,9 +65,7 @@ class WeightsBackend(ABC):
         )
         number, shards = workload.shard
         batches = batches[number - 1 :: shards]
-        remaining = find_remaining_batches(
-            batches, workload, context.decoding.max_new_tokens
-        )
+        remaining = find_remaining_batches(batches, workload.known)
         if not remaining:
             return
         prefix = requests[0].token_ids[: engine.count_shared_tokens(requests)]
@@ -141,22 +139,16 @@ def make_batch_runner(
 
 
 def find_remaining_batches(
-    batches: Sequence[Batch], workload: Workload, max_new_tokens: int
+    batches: Sequence[Batch], known: Collection[str]
 ) -> list[Batch]:
-    """Return the batches that are still to be queried.
+    """Return the batches without the prompts that are known.
 
-    A batch decides the padding, and with it the last bits of every number. So a resumed
-    run keeps the batches of which nothing is known as they are in an unbroken run; the
-    rest of the others comes last, in batches of its own.
+    A batch decides the padding, and with it the last bits of every number. So those of
+    which nothing is known are as in an unbroken run, and none is filled up.
     """
-    from paraguard_utils.models.engine import split_into_batches
-
-    whole = []
-    rest = []
+    remaining = []
     for batch in batches:
-        unknown = [r for r in batch if r.prompt_id not in workload.known]
-        if len(unknown) == len(batch):
-            whole.append(batch)
-        else:
-            rest += unknown
-    return whole + split_into_batches(rest, workload.batch, max_new_tokens)
+        unknown = [request for request in batch if request.prompt_id not in known]
+        if unknown:
+            remaining.append(unknown)
+    return remaining

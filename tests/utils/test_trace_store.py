@@ -200,8 +200,8 @@ def test_a_resumed_run_asks_unbroken_batches_as_they_were():
         prompting.Request(f"p{i}", f"k{i}", tuple(range(9 - i)), 1, 2) for i in range(6)
     ]
     whole = engine.split_into_batches(asked, 2)
-    # Of the first batch one prompt is known: the other comes last, alone, and no batch
-    # is filled up with it.
-    workload = prompting.Workload(None, {whole[0][0].prompt_id}, batch=2)
-    batches = local.find_remaining_batches(whole, workload, 0)
-    assert batches == [whole[1], whole[2], [whole[0][1]]]
+    # Of the first batch one prompt is known: the other is asked alone, and no batch is
+    # filled up with it. A batch that is known is not asked.
+    known = {whole[0][0].prompt_id, *(request.prompt_id for request in whole[2])}
+    batches = local.find_remaining_batches(whole, known)
+    assert batches == [[whole[0][1]], whole[1]]
