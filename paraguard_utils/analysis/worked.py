@@ -7,7 +7,6 @@ import pandas as pd
 
 from paraguard_utils.analysis.signals import is_ranked, score_pairs
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 
 
 def choose_refusal(system: System) -> str:
@@ -32,12 +31,11 @@ def choose_refusal(system: System) -> str:
     return next(iter(ordered["prompt_id"]), "")
 
 
-def explain_refusal(
-    system: System, prompt_id: str, interpretation: str = "relative"
-) -> pd.DataFrame:
+def explain_refusal(system: System, prompt_id: str) -> pd.DataFrame:
     """Show how a refusal gets its CI: one row for each accepted neighbour.
 
-    The scores are those that `confusion.score_prompts` averages.
+    The scores are those that `confusion.score_prompts` averages in the interpretation
+    `relative`.
 
     Parameters
     ----------
@@ -45,8 +43,6 @@ def explain_refusal(
         With pairs.
     prompt_id : str
         A refused prompt.
-    interpretation : str
-        Of the PPL contrast, "relative" or "clipped".
 
     Returns
     -------
@@ -64,8 +60,8 @@ def explain_refusal(
             "similarity": near["similarity"],
             "drift": near["drift"],
             "prob_shift": near["prob_shift"],
-            "ppl_contrast": near[PPL_INTERPRETATIONS[interpretation]],
-            "score": score_pairs(near, system.scoring.weights, interpretation),
+            "ppl_contrast": near["ppl_relative"],
+            "score": score_pairs(near, system.scoring.weights),
         }
     )
 
