@@ -19,6 +19,7 @@ from paraguard_lab.analysis.surrogate import (
     LEVEL_TEXT,
     fill_from_surrogate,
     find_surrogate,
+    retokenize,
 )
 from paraguard_lab.analysis.validity import MIN_RANKED_SYSTEMS, rank_correlation
 from paraguard_utils.analysis import confusion, signals
@@ -160,6 +161,7 @@ def _compare(
             system.traces, level, surrogate.traces, samples if drawn else None, top
         )
         # What has no signals is in no pair; isolation counts its decision.
+        traces = retokenize(traces, surrogate.traces)
         filled = replace(system, traces=traces, drifts=surrogate.drifts)
         scored = _score(filled, vectors)
         for interpretation, column in CI_COLUMNS.items():

@@ -283,9 +283,11 @@ def ci_of_rejections(
     centre = pairs["centre"].to_numpy()[chosen]
     n = np.bincount(centre)
     totals = np.bincount(centre, scores[chosen])
-    cluster_ids = pairs.drop_duplicates("centre")["cluster_id"].to_numpy()
-    has_pairs = np.flatnonzero(n)
-    return pd.Series(totals[has_pairs] / n[has_pairs], cluster_ids[has_pairs])
+    cluster_ids = pairs["cluster_id"].to_numpy()[chosen]
+    id_of_centre = np.empty(len(n), cluster_ids.dtype)
+    id_of_centre[centre] = cluster_ids
+    has_pairs = n > 0
+    return pd.Series(totals[has_pairs] / n[has_pairs], id_of_centre[has_pairs])
 
 
 def list_settings(pairs: pd.DataFrame) -> list[Setting]:

@@ -43,8 +43,9 @@ def has_first_token(traces: Traces) -> np.ndarray:
     marks = []
     columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
     for ids, logprobs, tail in columns.itertuples(index=False):
-        complete = 0 < len(ids) == len(logprobs)
-        marks.append(complete and not np.isnan([tail, *logprobs]).any())
+        is_complete = 0 < len(ids) == len(logprobs)
+        total = tail + np.sum(logprobs)  # NaN if any of them is
+        marks.append(is_complete and not np.isnan(total))
     return np.array(marks, bool)
 
 
