@@ -188,8 +188,9 @@ def _draw_odds_ratios(
             colour = style.GREY if term == ADJUSTED_TERM else style.INK
             face = colour if row["p_holm"] < 0.05 else "white"
             axis.hlines(y, low, high, color=colour, linewidth=1)
-            mark: style.Look = {"ms": 3.5, "mfc": face, "mec": colour, "mew": 0.9}
-            axis.plot(value, y, "o", clip_on=False, **mark)
+            axis.plot(
+                value, y, "o", ms=3.5, mfc=face, mec=colour, mew=0.9, clip_on=False
+            )
         axis.axvline(1, zorder=0, **style.CHANCE_LINE)
     axis.set_xscale("log")  # as every panel's
     edge = _find_edge(table[_RATIO[1:]].clip(1 / most, most))

@@ -54,13 +54,20 @@ def plot_strategy_flips(table: Table) -> Figure:
     figure, panels = make_listed_panels(table, strategies, across=3)
     y = np.arange(len(strategies))
     shift = 0.15  # of a mark from the middle of its row
+    kinds = (("reject", "to refusal", -shift), ("accept", "to acceptance", shift))
     for axis, _, rows in panels:
         shown = rows[rows["kind"] == "strategy"].set_index("group").reindex(strategies)
-        colours = style.DECISION_COLOURS
-        look: style.Look = {"ms": 3, "label": "to refusal", "color": colours["reject"]}
-        style.draw_interval_bars(axis, shown, "to_reject", y - shift, **look)
-        look = {"ms": 3, "label": "to acceptance", "color": colours["accept"]}
-        style.draw_interval_bars(axis, shown, "to_accept", y + shift, **look)
+        for decision, label, beside in kinds:
+            colour = style.DECISION_COLOURS[decision]
+            style.draw_interval_bars(
+                axis,
+                shown,
+                f"to_{decision}",
+                y + beside,
+                ms=3,
+                label=label,
+                color=colour,
+            )
         n_variants = shown["n_flip"].fillna(0).astype(int)
         counted = f"n = {n_variants.min()} to {n_variants.max()}"
         axis.set_title(f"{axis.get_title('left')}, {counted}")

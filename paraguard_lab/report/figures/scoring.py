@@ -84,16 +84,25 @@ def plot_variance_parts(table: Table) -> Figure:
 def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     """Draw the parts of each row side by side, and the interval of meaning's."""
     hatches = rows["too_few"].map({True: "////", False: ""}).tolist()
-    look: style.Look = {"hatch": hatches, "edgecolor": "white", "linewidth": 0}
     left = np.zeros(len(rows))
     for part, colour in PART_COLOURS.items():
         width = rows[part].clip(lower=0).to_numpy()
-        label = _PART_TITLES[part]
-        axis.barh(y, width, 0.72, left, label=label, color=colour, **look)
+        axis.barh(
+            y,
+            width,
+            0.72,
+            left,
+            label=_PART_TITLES[part],
+            color=colour,
+            hatch=hatches,
+            edgecolor="white",
+            linewidth=0,
+        )
         left = left + width
     meaning = rows[["meaning", "meaning_low", "meaning_high"]].clip(lower=0)
-    look = {"fmt": "none", "color": style.INK, "capsize": 1.5}
-    style.draw_interval_bars(axis, meaning, "meaning", y, **look)
+    style.draw_interval_bars(
+        axis, meaning, "meaning", y, fmt="none", color=style.INK, capsize=1.5
+    )
 
 
 def plot_by_source(table: Table) -> Figure:
@@ -157,9 +166,16 @@ def plot_against_floors(table: Table) -> Figure:
         y = np.arange(len(rows)) + shift
         for axis, measure in zip(axes, _FLOOR_PANELS, strict=True):
             style.draw_interval_bars(axis, rows, measure, y, ms=3, **look)
-        ring: style.Look = {"ms": 4.5, "mfc": "none", "elinewidth": 0.7}
-        ring["color"] = look["color"]
-        style.draw_interval_bars(axes[0], rows, "floor_matched", y, **ring)
+        style.draw_interval_bars(
+            axes[0],
+            rows,
+            "floor_matched",
+            y,
+            ms=4.5,
+            mfc="none",
+            elinewidth=0.7,
+            color=look["color"],
+        )
     axes[0].set_xlim(0, 1)
     for axis in axes[1:]:
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
@@ -190,21 +206,22 @@ def plot_ci_correlates(table: Table) -> Figure:
     figure, panels = make_listed_panels(table, list(names.values()), 3)
     known = paper_value("r.similarity")
     place = list(names).index("similarity")
-    diamond: style.Look = {"ms": 3.5, "mfc": "none", "mec": style.INK, "mew": 0.7}
     for axis, _, correlations in panels:
         axis.axhspan(*signals, color=PALE, lw=0, zorder=-1)
         axis.axvline(0, zorder=0, **style.CHANCE_LINE)
         for side in (-1, 1):
             limit = side * covariates.CORRELATION_LIMIT
             axis.axvline(limit, zorder=0, **style.PAPER_LINE)
-        axis.plot(known, place, "D", **diamond)
+        axis.plot(known, place, "D", ms=3.5, mfc="none", mec=style.INK, mew=0.7)
         for rows, look, shift in _split_interpretations(correlations):
             rows = rows.set_index("covariate").loc[list(names)]
             y = np.arange(len(rows)) + shift
             style.draw_interval_bars(axis, rows, "r", y, ms=2.5, **look)
-            in_colour = {"va": "center", "color": look["color"]}
             for height in y[rows["r"].isna()]:
-                style.write_remark(axis, -0.97, height, "undefined", **in_colour)
+                colour = look["color"]
+                style.write_remark(
+                    axis, -0.97, height, "undefined", va="center", color=colour
+                )
         too_few = " (few)" if correlations["too_few"].any() else ""
         n = correlations["n"].max()
         axis.set_title(f"{axis.get_title('left')}, n = {n}{too_few}")

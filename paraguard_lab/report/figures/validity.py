@@ -171,16 +171,29 @@ def _draw_simplex(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
     weights = rows["setting"].str.split("/", expand=True).astype(float)
     x = weights[2] + weights[1] / 2
     y = weights[1] * np.sqrt(3) / 2
-    sizes = np.where(rows["excess_low"] > 0, 36, 10)
-    look: style.Look = {"cmap": SHADES, "norm": scale, "linewidths": 0.4}
-    axis.scatter(x, y, sizes, rows["excess"], edgecolors=style.INK, **look)
+    axis.scatter(
+        x,
+        y,
+        np.where(rows["excess_low"] > 0, 36, 10),
+        rows["excess"],
+        cmap=SHADES,
+        norm=scale,
+        edgecolors=style.INK,
+        linewidths=0.4,
+    )
     is_paper = rows["setting"] == _PAPER_WEIGHTS
-    ring: style.Look = {"edgecolors": style.INK, "linewidths": 0.8}
-    ring["linestyle"] = style.PAPER_LINE["linestyle"]
-    axis.scatter(x[is_paper], y[is_paper], 110, "none", **ring)
+    axis.scatter(
+        x[is_paper],
+        y[is_paper],
+        110,
+        "none",
+        edgecolors=style.INK,
+        linewidths=0.8,
+        linestyle=style.PAPER_LINE["linestyle"],
+    )
     corners = {"Drift": (0, -0.15), "PPL": (1, -0.15), "ProbShift": (0.5, 0.95)}
-    for name, (x_of_name, y_of_name) in corners.items():
-        style.write_remark(axis, x_of_name, y_of_name, name, ha="center")
+    for name, place in corners.items():
+        style.write_remark(axis, *place, name, ha="center")
     axis.set(xlim=(-0.12, 1.12), ylim=(-0.2, 1.0), aspect="equal")
     axis.set_title(axis.get_title("left"), y=1.02)
     axis.axis("off")
@@ -237,8 +250,9 @@ def plot_settings(table: Table) -> Figure:
                 axis.axhline(place - 0.5, **_DIVIDER)
             if changes.loc[dimension, measure].isna().all():
                 remark = f"{dimension} cannot move it"
-                look = {"of": "x", "color": style.GREY, "va": "center"}
-                style.write_remark(axis, 0.02, place, remark, **look)
+                style.write_remark(
+                    axis, 0.02, place, remark, of="x", color=style.GREY, va="center"
+                )
     style.name_rows(axes[0], [": ".join(key) for key in keys])
     return figure
 
@@ -332,9 +346,18 @@ def _draw_marks(
         colour, _, marker = looks[names[place]]
         rows = table[table["system"] == names[place]].reindex(keys)
         at = np.arange(len(keys)) + 0.8 * ((place + 0.5) / len(names) - 0.5)
-        look: style.Look = {"fmt": marker, "color": colour, "ms": 2, "elinewidth": 0.7}
         for axis, measure in zip(axes, measures, strict=True):
-            style.draw_interval_bars(axis, rows, measure, at, label=title, **look)
+            style.draw_interval_bars(
+                axis,
+                rows,
+                measure,
+                at,
+                fmt=marker,
+                color=colour,
+                ms=2,
+                elinewidth=0.7,
+                label=title,
+            )
             style.draw_row_rules(axis)
     style.name_lines(figure, axes[0], across=2)
     return figure, axes
