@@ -140,7 +140,8 @@ def audit(
             f"{decisions.name}: there are no clusters; name their column, or give"
             " sentence vectors"
         )
-    texts = _sample_texts(decisions) if decisions.clustered else pd.Series(dtype=str)
+    if decisions.clustered:
+        texts = _sample_texts(decisions)
     drawn = (n_resamples, random_state)
     rows, refusals = [], []
     columns = ["system", "cluster", "n", "rejected"]
@@ -222,10 +223,8 @@ def _refused(
 
     1 is refused and 0 answered; all others are NaN.
     """
-    side = own["harmful"].to_numpy() if "harmful" in own else np.zeros(len(own), bool)
-    return np.where(
-        side == harmful, as_refused(own["label"].to_numpy(object), blocked), np.nan
-    )
+    refused = as_refused(own["label"].to_numpy(object), blocked)
+    return np.where(own["harmful"] == harmful, refused, np.nan)
 
 
 def count_requests(
@@ -290,7 +289,7 @@ def _measure_clusters(
         rephrased1=_odds(clusters, several, tries=1),
         rephrased3=_odds(clusters, several),
     )
-    if "harmful" in own and own["harmful"].any():
+    if own["harmful"].any():
         harmful = count_requests(own, harmful=True)
         twice = harmful[harmful["n"] >= 2]
         row["n_harmful"] = int(harmful["n"].sum())
@@ -408,8 +407,8 @@ def _estimate_by_words(
     first, second = wording.list_cluster_pairs(phrasings.cluster)
     overlap = wording.word_overlaps(texts, first, second)
     chosen = {
-        "dr_few_words": overlap < wording.LOW_OVERLAP,
-        "dr_most_words": overlap >= wording.HIGH_OVERLAP,
+        "dr_few_words": overlap < LOW_OVERLAP,
+        "dr_most_words": overlap >= HIGH_OVERLAP,
     }
     for name, mask in chosen.items():
         pairs = first[mask], second[mask]

@@ -35,7 +35,7 @@ HARMFUL_WORDS = YES_NO | read_words(
 )
 """Words for harmful and harmless, in lower case."""
 
-_DEFAULTS = {"system": ONLY_SYSTEM, "category": "", "text": ""}
+_DEFAULTS = {"system": ONLY_SYSTEM, "harmful": False, "category": "", "text": ""}
 _TOLD = ("decision", "cluster", "system", "harmful", "annotation")
 _ANSWERED = ("answer", "finish_reason", "text")
 _KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
@@ -47,8 +47,8 @@ class Decisions:
     """What systems decided, row by row.
 
     The index of `rows` counts rows of the file, from 0. Its columns are system, label
-    (one of `core.decisions.LABELS`), category (of a provider's stop, "" elsewhere) and
-    text ("" if there is none); if the file has them, cluster, harmful (bool) and
+    (one of `core.decisions.LABELS`), harmful (bool), category (of a provider's stop, ""
+    elsewhere) and text ("" if there is none); if the file has them, cluster and
     annotation. `labelled_by` is who labelled the answers, "" if the file has decisions.
     `first` is the number by which users know the first row.
     """
@@ -161,7 +161,7 @@ def _decide(
             f" {', '.join(told) or 'nothing'}); name the column with --decision or"
             " --answer"
         )
-    if "harmful" in frame:
+    if "harmful" in told:
         bits = translate(frame["harmful"], HARMFUL_WORDS)
         source.check(frame["harmful"], bits.notna(), "is neither true nor false")
         frame["harmful"] = bits.astype(bool)
