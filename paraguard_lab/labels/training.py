@@ -33,7 +33,10 @@ ANNOTATED_WEIGHT = 3.0
 def read_training_answers() -> pd.DataFrame:
     """Read the training answers whose two labels agree.
 
-    A column `label` is beside the file's columns.
+    Returns
+    -------
+    DataFrame
+        The columns of the file, and label.
     """
     rows = stores.read_file(TRAINING_ANSWERS_FILE, "training_answers")
     agreed = rows[rows["first_label"] == rows["second_label"]]
@@ -62,7 +65,7 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
 
     rows = pd.concat([answers, annotated], ignore_index=True)
     rules = refusals.label_by_cues(rows["response"], [""] * len(rows))["rule"]
-    cues = pd.get_dummies(rules).drop(columns="no_cue", errors="ignore").astype(float)
+    cues = pd.get_dummies(rules, dtype=float).drop(columns="no_cue", errors="ignore")
     openings, vectors = make_classifier_inputs(rows["response"], rows["prompt"])
     counter = make_ngram_counter(min_df=MIN_NGRAM_ANSWERS)
     counter.fit(openings[: len(answers)])
@@ -96,7 +99,10 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
 
 
 def save_classifier(classifier: RefusalClassifier, file: Path) -> None:
-    """Write the coefficients as JSON, an n-gram a line."""
+    """Write the coefficients as JSON, an n-gram a line.
+
+    `classifier.load_refusal_classifier` reads them.
+    """
     parts = {
         "intercepts": classifier.intercepts.tolist(),
         "cues": classifier.cues.T.to_dict("list"),

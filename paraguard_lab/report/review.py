@@ -21,10 +21,19 @@ SURE_PROBABILITY = 0.9
 def list_brittle_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """List the requests that a system decides both ways, the most brittle first.
 
-    Returns system, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits),
-    ci (mean CI(r) of its rejections, in the relative interpretation), accepted and
-    rejected (phrasings, " | " between them, made safe for a spreadsheet). Systems are
-    in the order given; within one, clusters by flip entropy, then ci, then cluster_id.
+    Parameters
+    ----------
+    systems : iterable of System
+        With scores.
+
+    Returns
+    -------
+    DataFrame
+        system, cluster_id, category, n_accepted, n_rejected, flip_entropy (bits), ci
+        (mean CI(r) of its rejections, in the relative interpretation), accepted and
+        rejected (phrasings, " | " between them, made safe for a spreadsheet). Systems
+        are in the order given; within one, clusters by flip entropy, then ci, then
+        cluster_id.
     """
     tables = [_list_brittle(system) for system in systems]
     return pd.concat(tables, ignore_index=True)
@@ -132,9 +141,18 @@ def _count_others(system: System) -> pd.Series:
 def list_refused_clusters(systems: Iterable[System]) -> pd.DataFrame:
     """List the requests of which a system refuses every phrasing with a label.
 
-    They are refused, but not confused. Returns system, cluster_id, category, rejected
-    (prompts), unlabelled (blocked or unparsed), seed (the first prompt's text, made
-    safe for a spreadsheet); systems in the order given, clusters in corpus order.
+    They are refused, but not confused.
+
+    Parameters
+    ----------
+    systems : iterable of System
+
+    Returns
+    -------
+    DataFrame
+        system, cluster_id, category, rejected (prompts), unlabelled (blocked or
+        unparsed), seed (the first prompt's text, made safe for a spreadsheet); systems
+        in the order given, clusters in corpus order.
     """
     tables = []
     for system in systems:

@@ -28,15 +28,21 @@ def label_rewordings(
     """Return labels of the answers to all rewordings.
 
     Recorded ones are taken as they are, for rewording takes long.
+
+    Parameters
+    ----------
+    base : UntouchedSystem
+    corpus_name : str
+    prompts : Corpus or None
+        Those that are reworded; None: all whose rewordings the store has.
     """
     texts = None
     if prompts is not None and not base.store.recorded:
         texts = reword.reword_prompts(prompts)
         # The cluster of a rewording is the request that it rewords.
-        requests = prompts.drop(columns=["text", "strategy"], errors="ignore")
-        requests = requests.rename(
-            columns={"cluster_id": "own_cluster", "prompt_id": "cluster_id"}
-        )
+        replaced = ["text", "strategy", "cluster_id"]
+        requests = prompts.drop(columns=replaced, errors="ignore")
+        requests = requests.rename(columns={"prompt_id": "cluster_id"})
         texts = texts.merge(requests, on="cluster_id", how="left")
     system = RemediedSystem.asking(base, REWORDINGS_FOLDER, REWORDING_PARAMETERS)
     return system.decide(corpus_name, texts)
