@@ -212,10 +212,13 @@ def _count_by_cluster(
     frame: pd.DataFrame, thresholds: Sequence[float], clusters: ClusterBootstrap
 ) -> pd.DataFrame:
     """Count prompts, the rejected, and those overturned from each threshold on."""
-    counts = frame[["rejected"]].assign(prompts=1)
+    columns: dict[object, ArrayLike] = {
+        "rejected": frame["rejected"].to_numpy(),
+        "prompts": 1,
+    }
     for threshold in thresholds:
-        counts[threshold] = is_overturned(frame, threshold)
-    counts = counts.groupby(frame["cluster_id"].to_numpy()).sum()
+        columns[threshold] = is_overturned(frame, threshold)
+    counts = pd.DataFrame(columns).groupby(frame["cluster_id"].to_numpy()).sum()
     return counts.reindex(clusters.codes.index, fill_value=0)
 
 
@@ -460,6 +463,8 @@ def measure_vetoes(
             if again is not None:
                 costs.append(count_reasked(system, corpus, again))
             frames[-1] |= _frame_scores(place, system, again, system.name in guards)
+    # The frames name clusters by their numbers
+    clusters = ClusterBootstrap(clusters.codes, clusters.resamples, clusters.seed)
     benign, twins = frames
     both = {key: VetoFrames(benign[key], twins[key]) for key in benign if key in twins}
     vetoes = veto_table(both, clusters, settings.seed)
@@ -485,12 +490,14 @@ def _score_twins(
 ) -> list[System]:
     """Score systems on the twins, guards with the traces of the reference system."""
     scored = []
+    drifts: dict[str, DriftCache] = {}
     for system in decided:
         name = reference if system.name in guards else system.name
         traces, model = pipeline.read_scoring_traces(files, name, system.prompts)
-        drifts = DriftCache(files.store.read_earlier("tokens", model))
+        if model not in drifts:
+            drifts[model] = DriftCache(files.store.read_earlier("tokens", model))
         asked = replace(system, scoring=settings.scoring(), traces=traces)
-        asked = replace(asked, drifts=drifts)
+        asked = replace(asked, drifts=drifts[model])
         scored.append(pipeline.compute_scores(files, asked))
     return scored
 
@@ -498,7 +505,11 @@ def _score_twins(
 def _frame_scores(
     files: CorpusFiles, system: System, again: pd.DataFrame | None, is_guard: bool
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return `veto_frame` of each score for a veto, by system and score."""
+    """Return `veto_frame` of each score for a veto, by system and score.
+
+    Clusters have numbers in place of ids, which are quicker to look up at every
+    threshold.
+    """
     probability: ArrayLike = np.nan
     if is_guard:
         risks = files.read("guards", system.name).set_index("prompt_id")["score"]
@@ -506,5 +517,7 @@ def _frame_scores(
     frames = {}
     scores = veto_scores(system, again)
     for name in scores:
-        frames[system.name, name] = veto_frame(system, scores[name], probability)
+        frame = veto_frame(system, scores[name], probability)
+        frame["cluster_id"] = system.clusters.codes.loc[frame["cluster_id"]].to_numpy()
+        frames[system.name, name] = frame
     return frames

@@ -121,7 +121,7 @@ def read_labels(files: CorpusFiles, system: str, labeller: str = "combined") -> 
     """
     kind = find_kind(labeller)
     labels = files.read(kind, system)
-    if kind == "labels" and set(labels["labeller"]) != {LABELLER}:
+    if kind == "labels" and (labels["labeller"] != LABELLER).any():
         where = paths.display_path(files.path(kind, system))
         raise DataError(
             f"{where}: labelled by another labeller than {LABELLER}; {_ASK_AGAIN}"
