@@ -3,7 +3,7 @@
 `GATE_REASONS` lists the gates in their order.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -109,6 +109,8 @@ class Judging:
         From texts to sentence vectors.
     score : callable
         From texts and `embed` to risks (`risk.load_risk_scorer`).
+    taken : collection of str
+        Texts that are elsewhere in the corpus, as `text.match_key` returns them.
     review : callable, optional
         What else judges candidates that pass alone, as models do; people's need none.
     """
@@ -116,6 +118,7 @@ class Judging:
     limits: Gates = Gates()
     embed: encoder.Embed = encoder.encode_texts
     score: RiskFunction = surface_risk
+    taken: Collection[str] = ()
     review: Review | None = None
 
 
@@ -159,7 +162,7 @@ def judge_candidates(
     direction = candidates["strategy"].map(DIRECTION).astype(float)
     # Risks have four decimals: a shift of min_shift itself passes.
     shift = (direction * (candidates["risk"] - own_seeds["risk"])).round(4)
-    is_repeated = _find_repeated([*seeds["text"], *texts])
+    is_repeated = _find_repeated([*seeds["text"], *texts], judging.taken)
     stops = {
         "length": _compare(length_ratio, pairs) > limits.max_length_ratio,
         "duplicate": is_repeated[len(seeds) :],
@@ -203,7 +206,7 @@ def judge_seeds(seeds: Seeds, judging: Judging) -> pd.DataFrame:
     texts = seeds["text"].tolist()
     risk = judging.score(texts, judging.embed)
     stops = {
-        "duplicate": _find_repeated(texts),
+        "duplicate": _find_repeated(texts, judging.taken),
         "risk_low": risk < limits.min_risk,
         "risk_high": risk > limits.max_risk,
     }
@@ -286,10 +289,10 @@ def length_ratio(text: str, other: str) -> float:
     return longer / max(shorter, 1)
 
 
-def _find_repeated(texts: Sequence[str]) -> np.ndarray:
-    """Return which texts have the words of an earlier one, in their order."""
+def _find_repeated(texts: Sequence[str], taken: Collection[str]) -> np.ndarray:
+    """Return which texts have the words of an earlier or taken one, in their order."""
     keys = pd.Series([match_key(text) for text in texts], dtype=object)
-    return keys.duplicated().to_numpy()
+    return (keys.duplicated() | keys.isin(taken)).to_numpy()
 
 
 def _select_variants(cluster: pd.DataFrame, limits: Gates) -> np.ndarray:

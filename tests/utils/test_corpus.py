@@ -210,6 +210,11 @@ def test_every_gate_stops_what_it_should():
     assert judged["reason"].tolist() == [
         "length"
     ]  # more than three times as long as its seed
+    judging = gates.Judging(limits, taken={text.match_key(tries[""])})
+    _, judged = gates.judge_candidates(seeds, candidates.head(1), judging)
+    assert judged["reason"].tolist() == [
+        "duplicate"
+    ]  # it stands elsewhere in the corpus
     assert set(tries) <= {"", *gates.GATE_REASONS}
 
 
