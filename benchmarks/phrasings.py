@@ -38,7 +38,7 @@ from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import rephrasing, triggers
 from paraguard_lab.core import label_noise
-from paraguard_lab.core.disagreement import disagreement_parts
+from paraguard_lab.core.disagreement import disagreement_parts, estimate_pair_difference
 from paraguard_lab.core.rephrasing import too_few_for_odds
 from paraguard_lab.corpus import charged
 from paraguard_utils import stores
@@ -223,9 +223,7 @@ def wording_cell(task):
                 (pairs.first[mask], pairs.second[mask])
                 for mask in (pairs.free, pairs.near)
             ]
-            shown["difference"] = core_wording.estimate_pair_difference(
-                clusters, decided, *ends
-            )
+            shown["difference"] = estimate_pair_difference(clusters, decided, *ends)
         sides = (
             rephrasing.count_benign_decisions(system),
             rephrasing.count_benign_decisions(on_twins),

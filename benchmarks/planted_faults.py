@@ -47,6 +47,7 @@ TESTS = {
     "veto": "veto",
     "label_noise": "annotations",
     "wording": "wording",
+    "shared_wording": "shared_wording",
     "rephrasing": "rephrasing",
     "words": "gates corpus",
     "triggers": "triggers",
@@ -335,29 +336,29 @@ FAULTS = [
         "(1 - rate) * drawn_missed / (1 - true)",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording.MatchedRatio",
         "n[:, self.s] * n[:, self.t] - own_pairs",
         "n[:, self.s] * n[:, self.t]",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording.MatchedRatio",
         "(np.log(different) - np.log(expected))",
         "(np.log(expected) - np.log(different))",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording.MatchedRatio",
         "1 / different, -by_n, -by_r,",
         "1 / different, -by_n, by_r,",
     ),
     Fault(
-        "wording._MatchedRatio",
+        "wording.MatchedRatio",
         "both_scored = scored[first] & scored[second]",
         "both_scored = scored[first]",
     ),
     Fault(
-        "wording.DR_DIFFERENCES",
-        '"difference": ("free", "near")',
-        '"difference": ("near", "free")',
+        "shared_wording.estimate_comparisons",
+        "clusters, phrasings, free, near",
+        "clusters, phrasings, near, free",
     ),
     Fault("wording.too_few_for_pairs", "np.union1d(first, second)", "np.unique(first)"),
     Fault(
@@ -433,9 +434,9 @@ FAULTS = [
         "n_rejected < MIN_DECISIONS_EACH",
     ),
     Fault(
-        "wording.estimate_wording",
-        "pairs.overlap >= core.HIGH_OVERLAP",
-        "pairs.overlap > core.HIGH_OVERLAP",
+        "shared_wording.estimate_comparisons",
+        "pairs.overlap >= HIGH_OVERLAP",
+        "pairs.overlap > HIGH_OVERLAP",
     ),
     Fault(
         "rephrasing.estimate_rephrasing",

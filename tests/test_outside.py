@@ -13,7 +13,7 @@ from recorded import recorded_systems
 from worlds import systems
 
 from paraguard_lab import run
-from paraguard_lab.analysis import label_noise, rephrasing
+from paraguard_lab.analysis import label_noise, rephrasing, shared_wording
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import wording
@@ -52,6 +52,7 @@ def test_the_package_agrees_on_wording_and_rephrasing(system, known):
     both = list(zip(CORPORA.values(), labels, strict=True))
     measured = [System.of(system, *side, CLUSTERS) for side in both]
     found = wording.estimate_wording(measured[0], PAIRS)
+    found |= shared_wording.estimate_comparisons(measured[0], PAIRS)
     found |= rephrasing.estimate_rephrasing(
         CLUSTERS, *(rephrasing.count_benign_decisions(side) for side in measured)
     )

@@ -11,8 +11,9 @@ import pandas as pd
 from sklearn.linear_model import RidgeCV
 
 from paraguard_lab.analysis.chance import mark_paired
+from paraguard_lab.analysis.shared_wording import compare_wordings
 from paraguard_lab.core.draws import count_draws
-from paraguard_utils.analysis import confusion, wording
+from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.signals import trace_perplexity
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
@@ -449,7 +450,7 @@ def tabulate_instructions(systems: Sequence[System]) -> dict[str, Table]:
     dict of str to Table
         instructions: `split_instruction_variance` of each model. instruction_wordings:
         a row for each system, with the columns of `confusion.rate_row`, and DR of
-        near-copies and free rewordings as in `wording.wording_tables`.
+        near-copies and free rewordings as in `shared_wording.compare_wordings`.
     """
     by_model: dict[str, dict[str, System]] = {}
     for system in systems:
@@ -457,7 +458,7 @@ def tabulate_instructions(systems: Sequence[System]) -> dict[str, Table]:
         wordings[system.name.rpartition("--")[2]] = system
     parts = [split_instruction_variance(model, by_model[model]) for model in by_model]
     rates = [confusion.rate_row(system) for system in systems]
-    shared = wording.wording_tables(systems)[0]
+    shared = compare_wordings(systems)
     shared = shared.filter(regex="^(system|too_few|dr_near|dr_free|difference)")
     return {
         "instructions": pd.DataFrame(parts),

@@ -1,19 +1,26 @@
 """The parts of DR, differences of DR, and clusters counted by their content (ours).
 
-DR itself is in `paraguard_utils.core.disagreement` (`docs/method.md`, Disagreement).
+DR itself is in `paraguard_utils.core.disagreement` (`docs/method.md`, Disagreement),
+that of chosen pairs in `paraguard_utils.core.wording`.
 """
+
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from paraguard_lab.core.inference import estimate_difference
 from paraguard_utils.core.disagreement import (
     cluster_sums,
-    estimate_ratio_difference,
     log_disagreement_ratio,
     sums_by_cluster,
 )
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Statistic
+from paraguard_utils.core.wording import MatchedRatio, PairRows, Phrasings
+
+LOW_OVERLAP = 0.4  # pairs that share few words have a smaller overlap
+HIGH_OVERLAP = 0.6  # pairs that share most words have at least this overlap
 
 
 def disagreement_parts(
@@ -53,6 +60,31 @@ def disagreement_parts(
     return float(within), float(between), float(ratio)
 
 
+def estimate_ratio_difference(
+    clusters: ClusterBootstrap,
+    first: tuple[np.ndarray, Statistic],
+    second: tuple[np.ndarray, Statistic],
+) -> Estimate:
+    """Estimate one ratio of totals minus another by bootstrap-t.
+
+    Each is given by what its totals are summed from, shape (n_clusters, width), and
+    its logarithm as a function of these totals (`bootstrap_log_ratio`).
+    """
+    sides = []
+    for sums, log_ratio in (first, second):
+        sides.append((sums, partial(_exponentiate, log_ratio)))
+    return estimate_difference(clusters, *sides)
+
+
+def _exponentiate(
+    log_ratio: Statistic, totals: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a ratio of totals and its derivatives, from those of its logarithm."""
+    value, slopes = log_ratio(totals)
+    ratio = np.exp(value)
+    return ratio, ratio[:, None] * slopes
+
+
 def estimate_disagreement_difference(
     clusters: ClusterBootstrap, first: pd.DataFrame, second: pd.DataFrame
 ) -> Estimate:
@@ -74,6 +106,20 @@ def estimate_disagreement_difference(
         clusters,
         (sums_by_cluster(clusters, first), log_disagreement_ratio),
         (sums_by_cluster(clusters, second), log_disagreement_ratio),
+    )
+
+
+def estimate_pair_difference(
+    clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows, minus: PairRows
+) -> Estimate:
+    """Estimate DR of some pairs minus DR of others, on the same resampled clusters.
+
+    The parameters are those of `core.wording.estimate_pair_disagreement`.
+    """
+    first = MatchedRatio(clusters, phrasings, pairs)
+    second = MatchedRatio(clusters, phrasings, minus)
+    return estimate_ratio_difference(
+        clusters, (first.sums, first.log_ratio), (second.sums, second.log_ratio)
     )
 
 

@@ -13,10 +13,11 @@ from paraguard_utils.core.estimates import (
     Estimate,
     Numbers,
     RatioSums,
+    Statistic,
     Strings,
     binomial_interval,
     divide_totals,
-    estimate_difference,
+    studentize,
     to_columns,
 )
 
@@ -90,6 +91,28 @@ def share_of_clusters(
     share = clusters.mean(cluster_ids, hits)
     low, high = binomial_interval(int(hits.sum()), len(hits), "wilson")
     return Estimate(share.value, low, high, share.draws)
+
+
+def estimate_difference(
+    clusters: ClusterBootstrap,
+    first: tuple[np.ndarray, Statistic],
+    second: tuple[np.ndarray, Statistic],
+) -> Estimate:
+    """Estimate one smooth statistic of totals minus another, by bootstrap-t.
+
+    Each is given by what its totals are summed from, shape (n_clusters, width), and the
+    statistic.
+    """
+    columns, statistic = first
+    other_columns, other_statistic = second
+    width = columns.shape[1]
+
+    def difference(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, slopes = statistic(totals[:, :width])
+        other, other_slopes = other_statistic(totals[:, width:])
+        return value - other, np.hstack([slopes, -other_slopes])
+
+    return studentize(clusters, np.hstack([columns, other_columns]), difference)
 
 
 def ratio_difference(

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from paraguard_lab.analysis import shared_wording
 from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis import confusion, wording
@@ -121,7 +122,8 @@ def describe_full_scale(files: CorpusFiles, seed: int) -> dict[str, Table]:
         if files.has("labels", name):
             labels = labelling.read_decisions(files, name)
             systems.append(System.of(name, prompts, labels, clusters))
-    by_wording, curves = wording.wording_tables(systems)
+    _, curves = wording.wording_tables(systems)
+    by_wording = shared_wording.compare_wordings(systems)
     by_wording = by_wording.merge(_compare_with_control(systems))
     is_model = by_wording["system"].isin(table1["system"])
     by_source = [estimate_by_source(model, seed) for model in models]
@@ -153,7 +155,7 @@ def _compare_with_control(systems: Sequence[System]) -> Table:
     pairs = wording.find_cluster_pairs(systems[0].prompts)
     differences = {}
     for system in systems:
-        estimates = wording.estimate_wording(system, pairs)
+        estimates = shared_wording.estimate_comparisons(system, pairs)
         differences[system.name] = estimates["difference"]
     control = differences.get(WORDING_CONTROL)
     rows = []

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import predictions, sensitivity, veto
+from paraguard_lab.core.disagreement import LOW_OVERLAP
 from paraguard_lab.corpus.compared import JUDGE_REASONS
 from paraguard_lab.corpus.twins import keep_with_twin, measure_twin_auc
 from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import MIN_REFUSALS
-from paraguard_utils.core.wording import LOW_OVERLAP
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.gates import SELECTION_REASONS
 from paraguard_utils.errors import DataError

@@ -11,7 +11,11 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core import label_noise, rephrasing
-from paraguard_lab.core.disagreement import estimate_disagreement_difference
+from paraguard_lab.core.disagreement import (
+    HIGH_OVERLAP,
+    LOW_OVERLAP,
+    estimate_disagreement_difference,
+)
 from paraguard_lab.core.inference import ratio_difference, two_sided_p
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions

@@ -22,9 +22,6 @@ FREE_REWORDING_STRATEGIES = strategies.FREE_REWORDINGS
 
 OVERLAP_STEP = 0.2  # width of the bins of `overlap_curve`
 
-DR_DIFFERENCES = {"difference": ("free", "near"), "low_minus_high": ("low", "high")}
-"""Which kinds of pairs each difference of `estimate_wording` compares."""
-
 
 class WordingPairs(NamedTuple):
     """Pairs of prompts of one cluster, in corpus order.
@@ -78,36 +75,20 @@ def make_phrasings(system: System) -> Phrasings:
 
 
 def estimate_wording(system: System, pairs: WordingPairs) -> dict[str, Estimate]:
-    """Estimate DR by shared wording.
+    """Estimate DR of near-copies, dr_near, and of free rewordings, dr_free.
 
     Parameters
     ----------
     system : System
     pairs : WordingPairs
         Those of its prompts (`find_cluster_pairs`).
-
-    Returns
-    -------
-    dict of Estimate
-        dr_near, dr_free and difference, free minus near; dr_low and dr_high (overlap
-        below `core.wording.LOW_OVERLAP`; `HIGH_OVERLAP` or more) and low_minus_high.
     """
-    clusters = system.clusters
     phrasings = make_phrasings(system)
-    kinds = {
-        "near": pairs.select(pairs.near),
-        "free": pairs.select(pairs.free),
-        "low": pairs.select(pairs.overlap < core.LOW_OVERLAP),
-        "high": pairs.select(pairs.overlap >= core.HIGH_OVERLAP),
-    }
     estimates = {}
-    for name, rows in kinds.items():
-        dr = core.estimate_pair_disagreement(clusters, phrasings, rows)
-        estimates[f"dr_{name}"] = dr
-    for name, (kind, minus) in DR_DIFFERENCES.items():
-        estimates[name] = core.estimate_pair_difference(
-            clusters, phrasings, kinds[kind], kinds[minus]
-        )
+    for name, chosen in (("dr_near", pairs.near), ("dr_free", pairs.free)):
+        rows = pairs.select(chosen)
+        dr = core.estimate_pair_disagreement(system.clusters, phrasings, rows)
+        estimates[name] = dr
     return estimates
 
 
@@ -115,20 +96,16 @@ def wording_row(system: System, pairs: WordingPairs) -> dict[str, object]:
     """Return a system's row of `estimate_wording` with intervals.
 
     It also has the numbers of pairs, n_near and n_free, and too_few: too few refusals
-    or answers among either. The differences then have no intervals.
+    or answers among either.
     """
-    columns = to_columns(estimate_wording(system, pairs))
     too_few = False
     for chosen in (pairs.near, pairs.free):
         too_few |= core.too_few_for_pairs(system.refused, pairs.select(chosen))
-    if too_few:
-        for name in DR_DIFFERENCES:
-            columns[f"{name}_low"] = columns[f"{name}_high"] = np.nan
     return {
         "system": system.name,
         "n_near": int(pairs.near.sum()),
         "n_free": int(pairs.free.sum()),
-        **columns,
+        **to_columns(estimate_wording(system, pairs)),
         "too_few": too_few,
     }
 

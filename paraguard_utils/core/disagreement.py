@@ -4,8 +4,6 @@ The measures need decisions only, so any system can be measured: a model, a guar
 file of somebody's logs (`docs/method.md`, Disagreement).
 """
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -17,7 +15,6 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Statistic,
-    estimate_difference,
     studentize,
 )
 
@@ -246,31 +243,6 @@ def bootstrap_log_ratio(
     if not np.isfinite(high):
         high = np.nan
     return Estimate(value, low, high, ratios)
-
-
-def estimate_ratio_difference(
-    clusters: ClusterBootstrap,
-    first: tuple[np.ndarray, Statistic],
-    second: tuple[np.ndarray, Statistic],
-) -> Estimate:
-    """Estimate one ratio of totals minus another by bootstrap-t.
-
-    Each is given by what its totals are summed from, shape (n_clusters, width), and
-    its logarithm as a function of these totals (`bootstrap_log_ratio`).
-    """
-    sides = []
-    for sums, log_ratio in (first, second):
-        sides.append((sums, partial(_exponentiate, log_ratio)))
-    return estimate_difference(clusters, *sides)
-
-
-def _exponentiate(
-    log_ratio: Statistic, totals: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a ratio of totals and its derivatives, from those of its logarithm."""
-    value, slopes = log_ratio(totals)
-    ratio = np.exp(value)
-    return ratio, ratio[:, None] * slopes
 
 
 # --- Isolation

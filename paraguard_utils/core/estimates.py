@@ -383,28 +383,6 @@ def studentize(
     return Estimate(values[0], low, high, draws)
 
 
-def estimate_difference(
-    clusters: ClusterBootstrap,
-    first: tuple[np.ndarray, Statistic],
-    second: tuple[np.ndarray, Statistic],
-) -> Estimate:
-    """Estimate one smooth statistic of totals minus another, by bootstrap-t.
-
-    Each is given by what its totals are summed from, shape (n_clusters, width), and the
-    statistic.
-    """
-    columns, statistic = first
-    other_columns, other_statistic = second
-    width = columns.shape[1]
-
-    def difference(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        value, slopes = statistic(totals[:, :width])
-        other, other_slopes = other_statistic(totals[:, width:])
-        return value - other, np.hstack([slopes, -other_slopes])
-
-    return studentize(clusters, np.hstack([columns, other_columns]), difference)
-
-
 RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
 """How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
 

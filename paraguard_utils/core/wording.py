@@ -18,9 +18,6 @@ from paraguard_utils.core.words import jaccard, split_words
 PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs, each of shape (pairs,)."""
 
-LOW_OVERLAP = 0.4  # pairs that share few words have a smaller overlap
-HIGH_OVERLAP = 0.6  # pairs that share most words have at least this overlap
-
 
 class Phrasings(NamedTuple):
     """Decided prompts whose pairs are compared.
@@ -82,7 +79,7 @@ def word_overlaps(
     return np.array([jaccard(words[one], words[other]) for one, other in pairs], float)
 
 
-class _MatchedRatio:
+class MatchedRatio:
     """DR of some pairs, with what is expected of unrelated prompts matched by style.
 
     A *combination* is two styles that occur together in a pair. The ratio follows from
@@ -217,22 +214,8 @@ def estimate_pair_disagreement(
     >>> round(estimate_pair_disagreement(clusters, phrasings, pairs).value, 3)
     0.5
     """
-    ratio = _MatchedRatio(clusters, phrasings, pairs)
+    ratio = MatchedRatio(clusters, phrasings, pairs)
     return disagreement.bootstrap_log_ratio(clusters, ratio.sums, ratio.log_ratio)
-
-
-def estimate_pair_difference(
-    clusters: ClusterBootstrap, phrasings: Phrasings, pairs: PairRows, minus: PairRows
-) -> Estimate:
-    """Estimate DR of some pairs minus DR of others, on the same resampled clusters.
-
-    The parameters are those of `estimate_pair_disagreement`.
-    """
-    first = _MatchedRatio(clusters, phrasings, pairs)
-    second = _MatchedRatio(clusters, phrasings, minus)
-    return disagreement.estimate_ratio_difference(
-        clusters, (first.sums, first.log_ratio), (second.sums, second.log_ratio)
-    )
 
 
 def too_few_for_pairs(refused: np.ndarray, pairs: PairRows) -> bool:
