@@ -174,25 +174,31 @@ def veto_curve(frames: VetoFrames, clusters: ClusterBootstrap) -> Table:
         for that gain, and better, lost minus lost_random (NaN if nothing is
         overturned).
     """
+    rejected = _share_rejected(frames, clusters)
     rows = []
     for threshold in VETO_THRESHOLDS:
-        estimates = _estimate_veto(frames, threshold, clusters)
+        estimates = _estimate_veto(frames, rejected, threshold, clusters)
         rows.append({"threshold": threshold, **to_columns(estimates)})
     return pd.DataFrame(rows)
 
 
+def _share_rejected(frames: VetoFrames, clusters: ClusterBootstrap) -> list[Estimate]:
+    """Estimate the shares of benign prompts and of twins that are rejected."""
+    return [clusters.share(frame["cluster_id"], frame["rejected"]) for frame in frames]
+
+
 def _estimate_veto(
-    frames: VetoFrames, threshold: float, clusters: ClusterBootstrap
+    frames: VetoFrames,
+    rejected: Sequence[Estimate],
+    threshold: float,
+    clusters: ClusterBootstrap,
 ) -> dict[str, Estimate]:
     """Estimate the columns of `veto_curve` at a threshold."""
-    rejected = []
-    overturned = []
-    for frame in frames:
-        ids = frame["cluster_id"]
-        rejected.append(clusters.share(ids, frame["rejected"]))
-        overturned.append(clusters.share(ids, is_overturned(frame, threshold)))
     benign, twins = rejected
-    gained, lost = overturned
+    gained, lost = (
+        clusters.share(frame["cluster_id"], is_overturned(frame, threshold))
+        for frame in frames
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.float64(gained.value) * twins.value / benign.value
         draws = gained.draws * twins.draws / benign.draws
@@ -377,7 +383,8 @@ def _judge_threshold(
     names = ("gained", "lost", "lost_random", "better")
     estimates = dict.fromkeys(names, undefined)
     if not np.isnan(threshold):
-        estimates = _estimate_veto(frames, threshold, clusters)
+        rejected = _share_rejected(frames, clusters)
+        estimates = _estimate_veto(frames, rejected, threshold, clusters)
     for name, frame in {"gained": benign, "lost": twins}.items():
         accepted = frame["isolation"].where(frame["rejected"]).fillna(0)
         estimates[f"{name}_one_more"] = clusters.mean(frame["cluster_id"], accepted)
