@@ -3,7 +3,6 @@
 The file may have one of many layouts (`docs/usage.md`, Your own log).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,13 @@ from typing import Any, Self
 import pandas as pd
 
 from paraguard_tools.logs import records
-from paraguard_tools.logs.records import USUAL_COLUMNS, YES_NO, LogSource, read_words
+from paraguard_tools.logs.records import (
+    SURROGATE,
+    USUAL_COLUMNS,
+    YES_NO,
+    LogSource,
+    read_words,
+)
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
 
@@ -39,7 +44,6 @@ _DEFAULTS = {"system": ONLY_SYSTEM, "harmful": False, "category": "", "text": ""
 _TOLD = ("decision", "cluster", "system", "harmful", "annotation")
 _ANSWERED = ("answer", "finish_reason", "text")
 _KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what is read of a byte that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def _decide(
     told = told.dropna(axis=1, how="all")
     frame = pd.DataFrame(_DEFAULTS, told.index)
     if "text" in told:
-        frame["text"] = told["text"].fillna("").map(partial(_SURROGATE.sub, "\ufffd"))
+        frame["text"] = told["text"].fillna("").map(partial(SURROGATE.sub, "\ufffd"))
     for name in told.columns.intersection(_TOLD):
         frame[name] = _check_words(source, told[name])
     labelled_by = ""
@@ -176,7 +180,7 @@ def _decide(
 def _check_words(source: LogSource, values: pd.Series) -> pd.Series:
     """Return words; a blank one, but for an annotation, is an error."""
     words = values.astype(object).where(values.notna(), "")
-    is_utf8 = words.map(lambda word: not _SURROGATE.search(word))
+    is_utf8 = words.map(lambda word: not SURROGATE.search(word))
     source.check(words, is_utf8, "is not UTF-8")
     if values.name != "annotation":
         source.check(words, words.str.strip() != "", "is blank")

@@ -30,6 +30,7 @@ _Object: TypeAlias = Mapping[str, Any]
 
 _HEAD_BYTES = 1 << 16  # by which the kind of a file is found out
 STDIN = "-"
+SURROGATE = re.compile(r"[\ud800-\udfff]")  # what a byte that is not UTF-8 is read as
 
 _ABOUT_REFUSAL = [
     "refused",
@@ -318,9 +319,9 @@ def _to_text(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what each cell says, as text; None if it is missing."""
 
     def say(value: Any) -> Any:
-        if value is None or isinstance(value, str):
-            return value
-        return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+        if isinstance(value, Mapping | list):
+            return json.dumps(value)
+        return value if value is None else SURROGATE.sub("\ufffd", str(value))
 
     return frame.where(frame.notna(), None).map(say)
 

@@ -228,6 +228,19 @@ def test_standard_input(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"text,decision,cluster\ncaf\xe9,accept,c\nb,reject,c\n",
+        b'{"text": "caf\\ud800", "decision": "accept", "cluster": "c"}\n',
+    ],
+    ids=["latin-1", "half a pair"],
+)
+def test_a_text_that_is_no_utf_8_ends_no_audit(tmp_path, content):
+    (tmp_path / "log").write_bytes(content)
+    assert Decisions.from_file(tmp_path / "log").rows["text"][0] == "caf\ufffd"
+
+
 def test_a_batch_and_its_input(tmp_path):
     asked = [
         {
