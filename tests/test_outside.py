@@ -51,7 +51,8 @@ def test_the_package_agrees_on_wording_and_rephrasing(system, known):
     ]
     both = list(zip(CORPORA.values(), labels, strict=True))
     measured = [System.of(system, *side, CLUSTERS) for side in both]
-    found = wording.estimate_wording(measured[0], PAIRS)
+    row = wording.wording_row(measured[0], PAIRS)
+    found = {name: (row[name],) for name in ("dr_near", "dr_free")}
     found |= shared_wording.estimate_comparisons(measured[0], PAIRS)
     found |= rephrasing.estimate_rephrasing(
         CLUSTERS, *(rephrasing.count_benign_decisions(side) for side in measured)

@@ -10,7 +10,7 @@ import numpy as np
 from paraguard_utils.core.confusion import THETA
 from paraguard_utils.core.disagreement import bootstrap_log_ratio
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
-from paraguard_utils.core.vectors import iterate_blocks, normalize_rows
+from paraguard_utils.core.vectors import BLOCK_ROWS, normalize_rows
 
 
 class Neighbourhoods(NamedTuple):
@@ -41,10 +41,10 @@ def find_neighbours(
     units = normalize_rows(vectors).astype(np.float32)
     near, near_rejected, groups = np.zeros((3, len(units)), int)
     leads, count = np.zeros(len(units), bool), 0
-    for part in iterate_blocks(len(units)):
-        close = units[part] @ units.T >= theta
-        np.fill_diagonal(close[:, part.start :], False)
-        for row, found in enumerate(map(np.flatnonzero, close), part.start):
+    for start in range(0, len(units), BLOCK_ROWS):
+        close = units[start : start + BLOCK_ROWS] @ units.T >= theta
+        np.fill_diagonal(close[:, start:], False)
+        for row, found in enumerate(map(np.flatnonzero, close), start):
             near[row], near_rejected[row] = len(found), rejected[found].sum()
             leaders = found[leads[found]]
             groups[row] = groups[leaders].min() if len(leaders) else count

@@ -289,7 +289,7 @@ def _describe_remedies(
         )
     if row:
         frr, twins, dr = (
-            tables.format_estimate(row, f"{name}_change", 2, "+")
+            tables.format_estimate(row, f"{name}_change", 2)
             for name in ("frr", "twins", "dr")
         )
         lines.append(

@@ -5,7 +5,7 @@ wording, rephrasing, triggers).
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ import pandas as pd
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import strategies
 from paraguard_utils.core import wording as core
-from paraguard_utils.core.estimates import Estimate, to_columns
+from paraguard_utils.core.estimates import to_columns
 from paraguard_utils.core.wording import PairRows, Phrasings
 from paraguard_utils.schemas import Corpus, Table
 
@@ -74,40 +74,32 @@ def make_phrasings(system: System) -> Phrasings:
     return Phrasings(prompts["cluster_id"].to_numpy(), system.refused, style)
 
 
-def estimate_wording(system: System, pairs: WordingPairs) -> dict[str, Estimate]:
-    """Estimate DR of near-copies, dr_near, and of free rewordings, dr_free.
+def wording_row(system: System, pairs: WordingPairs) -> dict[str, Any]:
+    """Estimate DR of a system's near-copies and of its free rewordings.
 
     Parameters
     ----------
     system : System
     pairs : WordingPairs
         Those of its prompts (`find_cluster_pairs`).
+
+    Returns
+    -------
+    dict
+        system, the numbers of pairs n_near and n_free, dr_near and dr_free with
+        intervals, and too_few: too few refusals or answers among either.
     """
     phrasings = make_phrasings(system)
+    row: dict[str, Any] = {"system": system.name}
     estimates = {}
-    for name, chosen in (("dr_near", pairs.near), ("dr_free", pairs.free)):
-        rows = pairs.select(chosen)
-        dr = core.estimate_pair_disagreement(system.clusters, phrasings, rows)
-        estimates[name] = dr
-    return estimates
-
-
-def wording_row(system: System, pairs: WordingPairs) -> dict[str, object]:
-    """Return a system's row of `estimate_wording` with intervals.
-
-    It also has the numbers of pairs, n_near and n_free, and too_few: too few refusals
-    or answers among either.
-    """
     too_few = False
-    for chosen in (pairs.near, pairs.free):
-        too_few |= core.too_few_for_pairs(system.refused, pairs.select(chosen))
-    return {
-        "system": system.name,
-        "n_near": int(pairs.near.sum()),
-        "n_free": int(pairs.free.sum()),
-        **to_columns(estimate_wording(system, pairs)),
-        "too_few": too_few,
-    }
+    for name, chosen in (("near", pairs.near), ("free", pairs.free)):
+        rows = pairs.select(chosen)
+        row[f"n_{name}"] = len(rows[0])
+        dr = core.estimate_pair_disagreement(system.clusters, phrasings, rows)
+        estimates[f"dr_{name}"] = dr
+        too_few |= core.too_few_for_pairs(system.refused, rows)
+    return {**row, **to_columns(estimates), "too_few": too_few}
 
 
 def overlap_curve(system: System, pairs: WordingPairs) -> Table:

@@ -3,8 +3,6 @@
 The search is exact (`docs/method.md`, Neighbours, signals, score).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
@@ -62,12 +60,6 @@ def paired_cosine_similarity(
     return np.clip(cosines, -1.0, 1.0)
 
 
-def iterate_blocks(n: int) -> Iterator[slice]:
-    """Yield slices of at most `BLOCK_ROWS` rows that cover n rows; one at least."""
-    for start in range(0, max(n, 1), BLOCK_ROWS):
-        yield slice(start, start + BLOCK_ROWS)
-
-
 def find_nearest(
     vectors: np.ndarray, ids: np.ndarray, centres: np.ndarray, pool: np.ndarray, k: int
 ) -> pd.DataFrame:
@@ -105,12 +97,13 @@ def find_nearest(
     units = normalize_rows(vectors)
     n_each = min(k, len(pool))
     blocks = []
-    for block in iterate_blocks(len(centres)):
-        cosines = np.clip(units[centres[block]] @ units[pool].T, -1.0, 1.0)
-        cosines[centres[block, None] == pool] = -np.inf  # itself
+    for start in range(0, max(len(centres), 1), BLOCK_ROWS):
+        block = centres[start : start + BLOCK_ROWS]
+        cosines = np.clip(units[block] @ units[pool].T, -1.0, 1.0)
+        cosines[block[:, None] == pool] = -np.inf  # itself
         nearest = np.argsort(-cosines.round(12), axis=1, kind="stable")[:, :k]
         columns = {
-            "centre": centres[block].repeat(n_each),
+            "centre": block.repeat(n_each),
             "neighbour": pool[nearest].ravel(),
             "similarity": np.take_along_axis(cosines, nearest, axis=1).ravel(),
             "rank": np.tile(np.arange(1, n_each + 1), len(nearest)),

@@ -69,25 +69,23 @@ def format_frame(frame: pd.DataFrame) -> pd.DataFrame:
     return format_estimates(frame, estimates, others)[columns].round(3)
 
 
-def format_number(value: float, decimals: int = 3, sign: str = "") -> str:
-    """Format a number; without "+" as `sign`, one that rounds to 0 has no minus."""
-    return f"{value + 0.0:{sign or 'z'}.{decimals}f}"
+def format_number(value: float, decimals: int = 3) -> str:
+    """Format a number; one that rounds to 0 has no minus."""
+    return f"{value:z.{decimals}f}"
 
 
-def format_estimate(
-    row: Mapping[str, float], name: str, decimals: int = 3, sign: str = ""
-) -> str:
+def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3) -> str:
     """Format an estimate of a row as "0.123 [0.101, 0.145]" (`format_number`).
 
     An undefined estimate, or interval, is a dash.
     """
     if np.isnan(row[name]):
         return "–"
-    value = format_number(row[name], decimals, sign)
+    value = format_number(row[name], decimals)
     if np.isnan(row[f"{name}_low"]):
         return f"{value} [–]"
-    low = format_number(row[f"{name}_low"], decimals, sign)
-    high = format_number(row[f"{name}_high"], decimals, sign)
+    low = format_number(row[f"{name}_low"], decimals)
+    high = format_number(row[f"{name}_high"], decimals)
     return f"{value} [{low}, {high}]"
 
 

@@ -257,7 +257,7 @@ def test_the_command_says_and_writes_what_to_do(results, command):
         and "tried: vote" in done.printed
     )
     assert (
-        "FRR by -0.20 [-0.22, -0.18], twins refused by +0.00 [-0.02, +0.02] (kept)"
+        "FRR by -0.20 [-0.22, -0.18], twins refused by 0.00 [-0.02, 0.02] (kept)"
         in done.printed
     )
     assert (

@@ -47,14 +47,9 @@ def test_an_estimate_by_hand():
     row |= {"z": np.nan, "z_low": np.nan, "z_high": np.nan}
     assert tables.format_estimate(row, "x") == "0.000 [-0.013, 0.500]", "no minus zero"
     assert tables.format_estimate(row, "x", 2) == "0.00 [-0.01, 0.50]"
-    assert tables.format_estimate(row, "x", sign="+") == "-0.000 [-0.013, +0.500]", (
-        "with a sign, on which side of 0 it lies"
-    )
-    assert (
-        tables.format_estimate(row, "y", 2, "+") == "+0.25 [–]"
-        and tables.format_estimate(row, "z") == "–"
-    )
-    assert tables.format_number(-0.0, 2, "+") == "+0.00"
+    assert tables.format_estimate(row, "y", 2) == "0.25 [–]"
+    assert tables.format_estimate(row, "z") == "–"
+    assert tables.format_number(-0.0, 2) == "0.00" == tables.format_number(0, 2)
 
 
 MARKED = pd.DataFrame(

@@ -59,6 +59,15 @@ def estimated(*clusters, mask=None, resamples=20):
     )
 
 
+def near_and_free(system, own):
+    """DR of near-copies and of free rewordings with their intervals, by name."""
+    row = wording.wording_row(system, own)
+    names = ("dr_near", "dr_free")
+    return {
+        name: (row[name], row[f"{name}_low"], row[f"{name}_high"]) for name in names
+    }
+
+
 def by_loops(corpus, labels, chosen, times=None):
     """DR of pairs by its definition; a cluster may count any number of times, and is as
     many clusters then.
@@ -218,9 +227,7 @@ def test_names_and_the_sense_of_a_decision_do_not_move_an_interval(seed):
         label=labels["label"].map({"accept": "reject", "reject": "accept"})
     )
     found, of_names, of_sense = (
-        wording.estimate_wording(
-            made((one, decided), 40), wording.find_cluster_pairs(one)
-        )
+        near_and_free(made((one, decided), 40), wording.find_cluster_pairs(one))
         for one, decided in ((corpus, labels), (renamed, labels), (corpus, swapped))
     )
     for name, one in found.items():
@@ -272,9 +279,7 @@ def test_where_nothing_can_differ_there_is_no_dr():
         "no cluster is decided both ways: no spread"
     )
     corpus, labels = frames(*["saoahalagawa"] * 4)
-    found = wording.estimate_wording(
-        made((corpus, labels)), wording.find_cluster_pairs(corpus)
-    )
+    found = near_and_free(made((corpus, labels)), wording.find_cluster_pairs(corpus))
     assert all(np.isnan(one).all() for one in found.values()), (
         "a system that accepts all"
     )
@@ -340,14 +345,14 @@ def test_near_and_free_by_hand():
     # a and register a, r, a are the seed and the lexical of `test_dr_by_hand`: 1/2
     corpus, labels = frames("srorlrga", "srorlrgr", "saoalaga")
     own = wording.find_cluster_pairs(corpus)
-    found = wording.estimate_wording(made((corpus, labels)), own)
+    found = near_and_free(made((corpus, labels)), own)
     assert (found["dr_near"][0], found["dr_free"][0]) == pytest.approx((0, 1 / 2))
 
 
 def test_a_row_says_whether_few_are_refused_or_answered(monkeypatch):
     corpus, labels = random_frames(5, 10)
     own, system = wording.find_cluster_pairs(corpus), made((corpus, labels))
-    found = wording.estimate_wording(system, own)
+    found = near_and_free(system, own)
     # a prompt counts once, in however many pairs, and as the second of one too
     rarest = rarest_decisions(labels, own)
     for limit, expected in ((rarest, False), (rarest + 1, True)):
