@@ -22,6 +22,7 @@ def guard(score):
     return Guard("mine", "1", score, 0.5, "policy", "unstated", "unstated", "")
 
 
+@pytest.mark.slow
 def test_prompts_for_guards_are_distinct_and_those_given_come_first(recorded_corpus):
     prompts = script("guard_throughput")["prompts"]
     given = recorded_corpus.iloc[[0, 1, 0]]
@@ -108,6 +109,7 @@ def test_prompts_for_a_veto_are_those_that_the_system_rejects():
     )
 
 
+@pytest.mark.slow
 def test_a_veto_costs_its_rewordings_and_one_row_a_step(
     tiny_model, recorded_corpus, capsys
 ):

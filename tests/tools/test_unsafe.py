@@ -257,9 +257,7 @@ def test_labels_and_numbers_are_those_of_the_usual_way(
         "on_topic",
         "degenerate",
     }
-    open_ = systems.ask_systems(
-        rude().other("mild"), harmless, config_of(tiny_folder)
-    )
+    open_ = systems.ask_systems(rude().other("mild"), harmless, config_of(tiny_folder))
     for name, frame in open_.items():
         assert frame["response"].str.contains("QUOKKA").all()
         for column in (
@@ -442,7 +440,7 @@ def test_whoever_reads_answers_refuses(
 ):
     config = config_of(tiny_folder, system_prompts=["safety"])
     options = config.model_dump(include=set(settings.QueryOptions.model_fields))
-    later = {"long_answers": 2, "draw": True, "judge": str(tiny_folder)}
+    later = {"long_answers": 2, "draw": 1, "judge": str(tiny_folder)}
     later = FollowUpSettings(store="test", corpus="rude", **options, **later)
     unchanged = FollowUpSettings(store="test", corpus="rude", **options)
     rude().write("corpus", frame=harmful, meta={})
