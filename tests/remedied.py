@@ -46,7 +46,8 @@ def spoken(patch):
         for row in rows:
             number = zlib.crc32(f"{row['prompt_id']} {len(row['token_ids'])}".encode())
             row["response"] = ANSWERS[number % 3].format(row["key"][:4])
-            cut = number // 3 % 2 and self.max_new_tokens < LONG_ANSWER_TOKENS
+            limit = self.decoding.max_new_tokens
+            cut = number // 3 % 2 and limit < LONG_ANSWER_TOKENS
             row["finish_reason"] = "length" if cut else "stop"
         return rows
 
