@@ -146,7 +146,7 @@ def find_remaining_batches(
     A batch decides the padding, and with it the last bits of every number. So those of
     which nothing is known are as in an unbroken run, and none is filled up.
     """
-    remaining = []
+    remaining: list[Batch] = []
     for batch in batches:
         unknown = [request for request in batch if request.prompt_id not in known]
         if unknown:
