@@ -161,10 +161,6 @@ def adjust_holm(p: pd.Series) -> np.ndarray:
     >>> adjust_holm(pd.Series([0.01, np.nan, 0.04, 0.03])).round(2)
     array([0.03,  nan, 0.06, 0.06])
     """
-    from statsmodels.stats.multitest import multipletests  # a second to import
-
-    adjusted = p.to_numpy(float, copy=True)
-    is_known = ~np.isnan(adjusted)
-    if is_known.any():
-        adjusted[is_known] = multipletests(adjusted[is_known], method="holm")[1]
-    return adjusted
+    ordered = p.reset_index(drop=True).dropna().sort_values()
+    adjusted = ordered * np.arange(len(ordered), 0, -1)
+    return adjusted.cummax().clip(upper=1).reindex(range(len(p))).to_numpy(float)

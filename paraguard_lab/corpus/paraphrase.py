@@ -19,7 +19,6 @@ import lemminflect
 import numpy as np
 import pandas as pd
 import yaml
-from textblob.en import tag as part_of_speech_tags
 
 from paraguard_lab.functions import load_function
 from paraguard_utils import paths
@@ -228,6 +227,8 @@ def _tokenize(text: str, kept: Sequence[_Span]) -> _Tokens:
 
     Tokens in the spans to keep or in quotations stay, and so do names.
     """
+    from textblob.en import tag as part_of_speech_tags  # seconds to import
+
     matches = list(_TOKEN.finditer(text))
     tokens = [match[0] for match in matches]
     words = [token.lower().replace("’", "'") for token in tokens]
