@@ -237,10 +237,8 @@ class QueryStudy(Study[QuerySettings]):
     def query_harmful(self) -> dict[str, dict[str, Labels]]:
         """Return labels of requests that ask for harm, by corpus and system.
 
-        They are the record's; a live store queries the requests, by an extension.
+        An extension reads them, and in a live store it first queries the requests.
         """
-        if self.store.recorded and not self.settings.xstest:
-            return systems.read_harmful(self.files, self.settings)
         ask_harmful_requests = seams.load_extension("queries", "harmful")
         labels: dict[str, dict[str, Labels]] = ask_harmful_requests(
             self.files, self.settings

@@ -186,15 +186,12 @@ def _score_missing(
     seconds = time.monotonic() - started
     unparsed = scores.loc[scores["score"].isna(), "prompt_id"].tolist()
     if unparsed:
-        reasons = [f"{count} times {failure}" for failure, count in failures.items()]
+        reason = next(iter(failures), "it gave no probability")
         print(
             f"the guard {guard.name}: {len(unparsed)} of {len(scores)} prompts are"
-            f" unparsed, {unparsed[0]} first"
-            f" ({'; '.join(reasons) or 'it gave no probability'})",
+            f" unparsed, {unparsed[0]} first ({reason})",
             file=sys.stderr,
         )
-    # A message may quote the text on which it failed.
-    error_names = Counter(failure.partition(":")[0] for failure in failures.elements())
     meta = {
         "guard": guard.name,
         "version": guard.version,
@@ -202,7 +199,8 @@ def _score_missing(
         "asked_now": int(is_missing.sum()),
         "seconds": round(seconds, 1),
         "unparsed": len(unparsed),
-        "failed": dict(error_names),
+        # Without messages, which may quote the text
+        "failed": Counter(failure.partition(":")[0] for failure in failures),
     }
     if guard.notes:
         earlier = stores.read_meta(files.path("guards", guard.name))
@@ -211,41 +209,41 @@ def _score_missing(
     return files.read("guards", guard.name)
 
 
-def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, Counter[str]]:
+def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, list[str]]:
     """Return probabilities, NaN for a text on which the guard fails, and the failures.
 
     A step that fails is halved until the text is found. Raise DataError if the guard
     always fails.
     """
     scores = np.full(len(texts), np.nan)
-    failures: Counter[str] = Counter()
+    failures: list[str] = []
     succeeded = False
     size = TEXTS_PER_STEP if guard.asks else max(len(texts), 1)
     starts = range(0, len(texts), size)
-    pending = [(start, min(start + size, len(texts))) for start in reversed(starts)]
+    pending = [range(start, min(start + size, len(texts))) for start in starts]
     disable = len(pending) < 2
     bar = tqdm(total=len(texts), desc=guard.name, unit="prompt", disable=disable)
     while pending:
-        start, end = pending.pop()
+        chosen = pending.pop(0)
         try:
-            values = guard.score(texts[start:end])
-            scores[start:end] = check_probabilities(guard.name, values, end - start)
+            values = guard.score([texts[row] for row in chosen])
+            scores[chosen] = check_probabilities(guard.name, values, len(chosen))
             succeeded = True
-            bar.update(end - start)
+            bar.update(len(chosen))
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            if end - start > 1:  # find the text on which it fails
-                middle = (start + end) // 2
-                pending += [(middle, end), (start, middle)]
+            if len(chosen) > 1:  # find the text on which it fails
+                middle = len(chosen) // 2
+                pending = [chosen[:middle], chosen[middle:], *pending]
                 continue
             line = str(error).strip().partition("\n")[0]
-            failures[f"{type(error).__name__}: {line}"] += 1
-            gives_up = failures.total() >= MAX_FIRST_FAILURES or not pending
+            failures.append(f"{type(error).__name__}: {line}")
+            gives_up = len(failures) >= MAX_FIRST_FAILURES or not pending
             if not succeeded and gives_up:
                 raise DataError(
-                    f"the guard {guard.name} fails on every text ({failures.total()}"
-                    f" tried): {next(iter(failures))}"
+                    f"the guard {guard.name} fails on every text ({len(failures)}"
+                    f" tried): {failures[0]}"
                 ) from error
     return scores, failures
 

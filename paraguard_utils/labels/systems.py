@@ -9,7 +9,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, local, prompting, trace_store
 from paraguard_utils.models.trace_store import PartsMaker, Query, TraceParts
 from paraguard_utils.schemas import Corpus, Labels, Traces
-from paraguard_utils.settings import XSTEST, QueryOptions, QuerySettings
+from paraguard_utils.settings import QueryOptions, QuerySettings
 from paraguard_utils.stores import CorpusFiles
 
 
@@ -127,22 +127,6 @@ def label_systems(
                 files.write("labels", system, frame=made, meta=meta)
             known = labelling.convert_labels(made, "combined")
         labels[system] = known
-    return labels
-
-
-def read_harmful(
-    files: CorpusFiles, settings: QuerySettings
-) -> dict[str, dict[str, Labels]]:
-    """Read the recorded labels of requests that ask for harm, by corpus and system."""
-    listed = registry.published_systems("chat")
-    names = listed.index[listed["instruction"].isin(settings.system_prompts)]
-    labels: dict[str, dict[str, Labels]] = {}
-    for corpus_name in (settings.twins, XSTEST):
-        other = files.other(corpus_name)
-        for system in names:
-            if corpus_name not in ("", files.name) and other.has("labels", system):
-                read = labelling.read_labels(other, system)
-                labels.setdefault(corpus_name, {})[system] = read
     return labels
 
 

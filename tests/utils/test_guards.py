@@ -65,7 +65,7 @@ def test_one_text_on_which_a_guard_fails_is_unparsed(results, capsys):
     meta = stores.read_meta(stores.Store("live").path("guards", "small", "mine"))
     assert meta["failed"] == {"ValueError": 1} and meta["unparsed"] == 1
     assert (
-        "1 of 4 prompts are unparsed, b-0 first (1 times ValueError: no rivers)"
+        "1 of 4 prompts are unparsed, b-0 first (ValueError: no rivers)"
         in capsys.readouterr().err
     )
     # what failed is tried again, what was scored is not
@@ -337,7 +337,7 @@ def test_a_function_that_ends_the_process_fails_on_its_text_alone(results, capsy
 
     assert scored(guard(score))["score"].isna().tolist() == [False, False, True, False]
     assert (
-        "1 of 4 prompts are unparsed, b-0 first (1 times SystemExit: 1)"
+        "1 of 4 prompts are unparsed, b-0 first (SystemExit: 1)"
         in capsys.readouterr().err
     )
     with pytest.raises(
