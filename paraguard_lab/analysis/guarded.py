@@ -279,8 +279,11 @@ def sweep_guard_thresholds(
     """
     benign = benign[benign["score"].notna()]
     twins = twins[twins["score"].notna()]
-    benign_ids = unsafe.benign_cluster_of(benign["cluster_id"])
-    twin_ids = unsafe.benign_cluster_of(twins["cluster_id"])
+    # Numbers in place of ids: quicker to look up at every threshold
+    codes = clusters.codes
+    benign_ids = codes.loc[unsafe.benign_cluster_of(benign["cluster_id"])].to_numpy()
+    twin_ids = codes.loc[unsafe.benign_cluster_of(twins["cluster_id"])].to_numpy()
+    numbered = ClusterBootstrap(codes, clusters.resamples, clusters.seed)
     thresholds = np.array([])
     if len(benign):
         shares = np.linspace(0, 1, N_THRESHOLDS)
@@ -291,9 +294,9 @@ def sweep_guard_thresholds(
         twin_hits = (twins["score"] >= threshold).to_numpy()
         decided = disagreement.count_decisions(benign_hits, benign_ids)
         estimates = {
-            "rejected_benign": clusters.share(benign_ids, benign_hits),
-            "rejected_twins": clusters.share(twin_ids, twin_hits),
-            "dr": disagreement.estimate_disagreement(clusters, decided),
+            "rejected_benign": numbered.share(benign_ids, benign_hits),
+            "rejected_twins": numbered.share(twin_ids, twin_hits),
+            "dr": disagreement.estimate_disagreement(numbered, decided),
         }
         rows.append({"threshold": threshold, **to_columns(estimates)})
     return pd.DataFrame(rows)
