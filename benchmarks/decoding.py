@@ -156,7 +156,7 @@ def main() -> None:
     decoding = prompting.Decoding(options.new)
     wrapped = prompting.render_system_prompt(
         model.tokenizer,
-        registry.system_prompt_text_of("smollm2-135m-instruct-q4_1--safety"),
+        registry.read_system_prompt("safety"),
     )
     context = prompting.PromptContext(model.weights_id, model.dtype, *wrapped, decoding)
     asked = prompting.tokenize_prompts(corpus, model.tokenizer, context)

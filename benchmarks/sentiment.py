@@ -230,7 +230,7 @@ def main():
         paths.BENCHMARKS_FOLDER / "sentiment_decisions.csv",
         table,
         "tables",
-        {"instruction": registry.system_prompt_text_of(SYSTEM_PROMPT)},
+        {"instruction": registry.read_system_prompt(SYSTEM_PROMPT)},
     )
 
     model = loading.packaged_model_name(registry.list_default_models()[0])

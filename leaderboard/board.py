@@ -182,7 +182,7 @@ def add_system(store: stores.Store, system: str, created: str) -> Path:
         "max_tokens": str(meta["parameters"]["max_new_tokens"]),
     }
     details |= {
-        "instruction": registry.system_prompt_text_of(system),
+        "instruction": registry.read_system_prompt(system.rpartition("--")[2]),
         "major_version": __version__.partition(".")[0],
     }
     model = prompting.model_of_system(system)

@@ -36,11 +36,6 @@ def read_system_prompt(name: str) -> str:
     return known[name]["text"]
 
 
-def system_prompt_text_of(system: str) -> str:
-    """Return the text of a chat system's system prompt, "" for none."""
-    return read_system_prompt(system.rpartition("--")[2])
-
-
 def guard_entries(section: str) -> dict[str, dict[str, Any]]:
     """Return the guards of a section of `data/guards.yaml`, "panel" or "deployed".
 

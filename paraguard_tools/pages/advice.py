@@ -153,7 +153,7 @@ def write_advice(config: QuerySettings) -> list[str]:
         stores.write_file(folder / "remedies.csv", measured.rows, "tables", meta)
 
     longer = follow_ups.read_long_answers(files, [name]).get(name)
-    system_prompt = registry.system_prompt_text_of(name)
+    system_prompt = registry.read_system_prompt(name.rpartition("--")[2])
     examples = tuning_data.make_tuning_examples(system, longer, system_prompt)
     tuning_file = folder / "tuning.jsonl"
     tuning_data.write_jsonl(tuning_file, examples, meta)

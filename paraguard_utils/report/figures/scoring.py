@@ -42,10 +42,9 @@ def plot_systems(table: Table) -> Figure:
     rows = table[table["interpretation"] == "relative"].set_index("system")
     figure, axes = make_measure_panels(rows, _SYSTEM_PANELS)
     y = np.arange(len(rows))
-    flags = rows.assign(frr=False, dr=rows["too_few_for_dr"])
     for axis, measure in zip(axes, _SYSTEM_PANELS, strict=True):
-        flag = measure if measure in ("frr", "dr") else "too_few"
-        too_few = flags[flag].to_numpy(bool)
+        flag = "too_few_for_dr" if measure == "dr" else "too_few"
+        too_few = rows[flag].to_numpy(bool) & (measure != "frr")
         look: Look = {"ms": 3, "clip_on": False}
         style.draw_judged_bars(axis, rows, measure, y, too_few, **look)
         axis.set_xlim(left=0)
