@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from paraguard_utils import registry
+from paraguard_utils import registry, seams
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap
 from paraguard_utils.core.signals import ScoreWeights, Scoring
 from paraguard_utils.errors import SettingsError, UserError
@@ -272,6 +272,13 @@ class GuardChoice(StudySettings):
         if self.guard:
             names = [*names, self.guard]
         return names
+
+    @model_validator(mode="after")
+    def _guards_exist(self) -> Self:
+        check = seams.load_extension("loaders", "guard_name")
+        for name in self.asked_guards():
+            check(name)
+        return self
 
 
 class Gates(FrozenParameters):

@@ -25,6 +25,7 @@ from paraguard_lab.guards.entries import (
 from paraguard_utils import paths, registry, seams
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Guard, GuardOptions
+from paraguard_utils.text import did_you_mean
 
 MAX_NAME = 100  # characters of a guard's name, which names files
 
@@ -78,6 +79,36 @@ def find_guard(name: str, options: GuardOptions | None = None) -> Guard:
         entry["name"] = own_name
     guard = _make(own_name, entry, options)
     return replace(guard, name=_fit_name(guard.name))
+
+
+def check_guard_name(name: str) -> None:
+    """Raise SettingsError about a name that no guard can have, or a missing file.
+
+    A guard may be of the panel, a model's own refusal, a function, a file, a hub id, or
+    a folder. Nothing is loaded, so that a run of hours can begin with this.
+    """
+    is_published = name in registry.guard_entries("panel")
+    if is_published or name.startswith(REFUSAL_PREFIX) or re.fullmatch(FUNCTION, name):
+        return
+    if name.endswith((".csv", ".yaml", ".yml")):
+        paths.resolve_input(name)
+        return
+    # Behind a colon: another way to use the same weights
+    weights = re.sub(r":\w+$", "", name)
+    is_hub_id = re.fullmatch(r"(openai/)?[\w.-]+/[\w.-]+", weights)
+    if not is_hub_id and not Path(weights).expanduser().is_dir():
+        raise unknown_guard(name)
+
+
+def unknown_guard(name: str) -> SettingsError:
+    """Return the error about a name that no guard has."""
+    panel = registry.guard_entries("panel")
+    return SettingsError(
+        f"there is no guard {name!r}{did_you_mean(name, panel)}; there are"
+        f" {', '.join(panel)}; your own is module:function, refusal:MODEL, a CSV file"
+        " of scores, a YAML file, or the hub id or folder of one that data/guards.yaml"
+        " knows"
+    )
 
 
 def _find_entry(name: str) -> dict[str, Any]:

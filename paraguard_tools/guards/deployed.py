@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paraguard_lab.guards.entries import parse_guard_entry
+from paraguard_lab.guards.makers import unknown_guard
 from paraguard_tools.guards import endpoints
 from paraguard_tools.guards.formats import DeployedEntry
 from paraguard_tools.guards.notes import GuardNotes
@@ -21,7 +22,7 @@ from paraguard_tools.guards.prompted import PromptedGuard
 from paraguard_tools.guards.text_classifier import TextClassifier
 from paraguard_tools.servers import served
 from paraguard_utils import registry
-from paraguard_utils.errors import ModelError, SettingsError
+from paraguard_utils.errors import ModelError
 from paraguard_utils.guards.contract import (
     Guard,
     GuardOptions,
@@ -29,7 +30,6 @@ from paraguard_utils.guards.contract import (
 )
 from paraguard_utils.models import loading
 from paraguard_utils.settings import SERVED_PREFIX
-from paraguard_utils.text import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -54,13 +54,7 @@ def make_deployed_guard(
         published = match_guard_entry(like.removeprefix(SERVED_PREFIX), known)
     entry = {**(published or {}), **fields}
     if not entry.get("kind"):
-        panel = registry.guard_entries("panel")
-        raise SettingsError(
-            f"there is no guard {model!r}{did_you_mean(model, panel)}; there are"
-            f" {', '.join(panel)}; your own is module:function, refusal:MODEL, a CSV"
-            " file of scores, a YAML file, or the hub id or folder of one that"
-            " data/guards.yaml knows"
-        )
+        raise unknown_guard(model)
     return load_deployed_guard(model, entry, options)
 
 

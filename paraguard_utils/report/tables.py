@@ -35,7 +35,20 @@ _MAX_ROWS = 9
 _MAX_TEXT = 200
 """Characters of a text that a notebook shows."""
 
-_LATEX = str.maketrans({mark: f"\\{mark}" for mark in "&%$#_{}"})
+_TEX_NAMES = {
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "\\": "backslash",
+    "<": "less",
+    ">": "greater",
+    "|": "bar",
+}
+"""Characters that TeX prints as others, or takes for markup, without these names."""
+
+# One pass over a text, so that no replacement is replaced again
+_LATEX = {ord(mark): f"\\{mark}" for mark in "&%$#_{}"}
+_LATEX |= {ord(mark): f"\\text{name}{{}}" for mark, name in _TEX_NAMES.items()}
+_LATEX |= {ord("–"): "--", ord("—"): "---", ord('"'): "''"}
 _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|~$&#"})
 _NUMBER = re.compile(r"–|[+-]?[\d.]+( \[[-+.\d, –]*\])?")
 _INTERVAL = re.compile(r"(?<=\d) (\[-?[\d.]+,) (-?[\d.]+\])")
@@ -122,8 +135,8 @@ def publish_table(
 ) -> None:
     """Write a table as LaTeX and Markdown under the store's `tables/`.
 
-    LaTeX is for booktabs, with the label `tab:NAME`; the table has names and numbers,
-    no prompts. Columns of numbers are aligned right, others left.
+    LaTeX is for booktabs, with the label `tab:NAME`. Texts are data: all markup in them
+    is escaped. Columns of numbers are aligned right, others left.
     """
     path = store.output_path("tables", name)
     stores.write_text(path.with_suffix(".tex"), to_latex(frame, caption, name))
@@ -149,10 +162,11 @@ def to_latex(frame: pd.DataFrame, caption: str, name: str) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    """Escape what LaTeX takes for markup in names; a number has a proper minus."""
+    """Escape what LaTeX takes for markup; a number has a proper minus."""
     if _NUMBER.fullmatch(text):
         return text.replace("-", "$-$").replace("–", "--")
-    return text.translate(_LATEX)
+    # After a line break, TeX would take a first [ or * as an argument of the break.
+    return re.sub(r"\A[\[*]", r"{\g<0>}", text.translate(_LATEX))
 
 
 def to_markdown(frame: pd.DataFrame, caption: str) -> str:

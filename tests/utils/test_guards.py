@@ -448,9 +448,12 @@ def test_no_cluster_asks_a_guard():
 
 
 @pytest.mark.parametrize("name", ["hatesona", "gone.csv", "gone.yaml", "no guard"])
-def test_a_name_that_no_guard_has_is_one_clear_error(name):
+def test_a_name_that_no_guard_has_stops_before_anything_is_asked(name):
     with pytest.raises(SettingsError, match=r"there is no (guard|file)"):
-        panel.load_guard(name)
+        settings.check_settings(
+            {"store": "live", "corpus": "paraguard_mini", "guards": [name]},
+            settings.GuardSettings,
+        )
 
 
 @pytest.mark.slow

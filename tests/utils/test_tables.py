@@ -66,8 +66,7 @@ MARKED = pd.DataFrame(
 
 
 def test_latex_by_hand():
-    named = MARKED.assign(text=["50 % & #1 {x} $y$", "an option"])
-    lines = tables.to_latex(named, "5 % of _all_", "mine").splitlines()
+    lines = tables.to_latex(MARKED, "5 % of _all_", "mine").splitlines()
     assert lines == [
         r"\begin{table*}[t]",
         r"\centering",
@@ -78,9 +77,11 @@ def test_latex_by_hand():
         r"\toprule",
         r"system & text & FRR & excess & too few & p & note \\",
         r"\midrule",
-        r"a\_b & 50 \% \& \#1 \{x\} \$y\$ & 0.100 [--] & "
+        r"a\_b & 50 \% \& \#1 \textasciitilde{} \textasciicircum{} \textbackslash{}"
+        r" \{x\} \$y\$ & 0.100 [--] & "
         r"$-$0.100 [$-$0.200, +0.050] & yes & 0.500 & -- \\",
-        r"c & an option & -- & "
+        r"c & {[}not an option] \textbar{}*bold*\textbar{}"
+        r" \textless{}b\textgreater{}`-- & -- & "
         r"0.300 [0.200, 0.400] & no & -- & -- \\",
         r"\bottomrule",
         r"\end{tabular}",
@@ -146,6 +147,29 @@ def test_markdown_shows_every_text_as_it_is(texts):
         replace_control(" ".join(text.split())) for text in texts
     ]
     assert not any(cell.find_all(True) for cell in cells)
+
+
+@pytest.mark.slow
+@given(st.text(alphabet='ab[*\\{}$&%#_^~|<>\n" –', max_size=12))
+def test_latex_cells_hold_no_bare_markup(text):
+    row = (
+        tables.to_latex(pd.DataFrame({"first": [text], "second": [1]}), "", "x")
+        .split("\\midrule\n")[1]
+        .split("\n")[0]
+    )
+    body = row.removesuffix(r" & 1 \\")
+    assert body[:1] not in ("[", "*")
+    for command in (
+        "textbackslash",
+        "textasciitilde",
+        "textasciicircum",
+        "textless",
+        "textgreater",
+        "textbar",
+    ):
+        body = body.replace(f"\\{command}{{}}", "")
+    body = body.replace("{[}", "[").replace("{*}", "*")
+    assert not re.search(r"(?<!\\)[&%$#_{}]|[~^<>|]|\\[^&%$#_{}]|\\$", body), body
 
 
 def test_published_tables_are_the_same_bytes_and_keep_every_column(results):
