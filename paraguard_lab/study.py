@@ -10,7 +10,7 @@ import pandas as pd
 
 from paraguard_lab.analysis import guarded as lab_guarded
 from paraguard_lab.analysis import veto
-from paraguard_lab.corpus import compared, reword
+from paraguard_lab.corpus import compared, nearest_seeds, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.corpus.twins import keep_with_twin
 from paraguard_lab.corpus.xstest import read_xstest_prompts
@@ -228,6 +228,14 @@ class WriterStudy(LabPage[WriterSettings]):
         for _, rows in written.groupby("generator", sort=False):
             judged.append(gates.judge_candidates(sample, rows, judging)[1])
         return sample, pd.concat(judged[1:] or judged)
+
+    def find_nearest_seeds(self) -> pd.DataFrame:
+        """Return the nearest seed of each paraphrase of the corpus."""
+        corpus = self.files.prompts
+        texts = corpus["text"].tolist()
+        vectors = encoder.stored_vectors(self.files, texts, earlier=True)
+        variants = nearest_seeds.measure_spread(corpus, vectors)
+        return variants.merge(corpus[["prompt_id", "text"]])
 
     @staticmethod
     def select_rules(candidates: pd.DataFrame) -> pd.DataFrame:

@@ -16,11 +16,18 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_lab.core.inference import exact_share
-from paraguard_lab.corpus import benchmarks, charged, fluency, paraphrase, xstest
+from paraguard_lab.corpus import (
+    benchmarks,
+    charged,
+    fluency,
+    nearest_seeds,
+    paraphrase,
+    xstest,
+)
 from paraguard_lab.corpus.fidelity import iterate_groups
 from paraguard_utils import __version__, paths, stores
 from paraguard_utils.core.strategies import SEED_STRATEGY
-from paraguard_utils.corpus import fidelity, gates, risk
+from paraguard_utils.corpus import gates, risk
 from paraguard_utils.models import encoder
 from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import Corpus, Seeds, Table
@@ -263,12 +270,12 @@ def _describe_build(
 ) -> dict[str, Table]:
     """Return the tables that describe a build, by name."""
     vectors = encoder.stored_vectors(files, built.corpus["text"].tolist())
-    variants = fidelity.measure_spread(built.corpus, vectors)
+    variants = nearest_seeds.measure_spread(built.corpus, vectors)
     return {
         "seeds": count_seed_yield(built.seeds, pool),
         "yield": gates.count_fates(built.candidates, by="source"),
         "gates": gates.bin_gate_measures(built.candidates),
-        "fidelity": fidelity.nearest_seed_share(variants),
+        "fidelity": nearest_seeds.nearest_seed_share(variants),
     }
 
 

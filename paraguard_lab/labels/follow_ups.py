@@ -68,9 +68,7 @@ def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) 
                 files.other(f"{files.name}--draw-{temperature}-{draw}"),
                 prompts,
                 SAMPLED_SYSTEM_PROMPT,
-                Sampling(
-                    settings.max_new_tokens, temperature=temperature, draw=draw
-                ),
+                Sampling(settings.max_new_tokens, temperature=temperature, draw=draw),
                 settings.batch,
             )
             traces = trace_store.query_model(model, query)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.sampling import Sampling
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.stops import Stop
-from paraguard_lab.core.sampling import Sampling
 from paraguard_utils.models.prompting import Decoding, count_shared
 
 PARTLY_RETURNED = (

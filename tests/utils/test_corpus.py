@@ -9,7 +9,7 @@ from paraguard_utils import seams, settings, stores, text
 from paraguard_utils.core.strategies import PAPER_STRATEGY
 from paraguard_utils.core.vectors import cosine_similarity, normalize_rows
 from paraguard_utils.core.words import jaccard, split_words
-from paraguard_utils.corpus import fidelity, gates, inputs, risk
+from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.errors import DataError, WeightsError
 from paraguard_utils.models import encoder, weights
 from paraguard_utils.settings import Gates
@@ -127,10 +127,8 @@ def test_the_recorded_corpus_passes_every_gate_again(recorded_corpus):
                 )
 
 
-def test_variants_lie_nearest_to_their_own_seed_and_seeds_apart(recorded_corpus):
+def test_seeds_lie_apart(recorded_corpus):
     vectors = inputs.make_embedder(FILES)(recorded_corpus["text"].tolist())
-    variants = fidelity.measure_spread(recorded_corpus, vectors)
-    assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
     seeds = cosine_similarity(
         *[vectors[(recorded_corpus["variant"] == 0).to_numpy()]] * 2
     )

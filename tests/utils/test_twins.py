@@ -11,7 +11,7 @@ import worlds
 
 from paraguard_utils import paths, schemas, settings, stores, text, unsafe
 from paraguard_utils.core.words import split_words
-from paraguard_utils.corpus import fidelity, gates, inputs
+from paraguard_utils.corpus import gates, inputs
 
 RECORDED = stores.Store("recorded")
 SEEDS = "data/seeds/{corpus}.csv"
@@ -119,14 +119,6 @@ def test_controlled_variants_move_the_risk_the_right_way(twins):
     shift = settings.Gates().min_shift
     assert (np.round(risk["seed"] - risk["softening"], 4) >= shift).all()
     assert (np.round(risk["hardening"] - risk["seed"], 4) >= shift).all()
-
-
-def test_variants_lie_nearest_to_their_own_seed(twins):
-    vectors = inputs.make_embedder(stores.CorpusFiles(RECORDED, settings.OLD_TWINS))(
-        twins["text"].tolist()
-    )
-    variants = fidelity.measure_spread(twins, vectors)
-    assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
 
 
 def test_no_twin_repeats_or_holds_a_benign_prompt(everything, recorded_corpus):

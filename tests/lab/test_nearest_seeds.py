@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_utils.corpus import fidelity
+from paraguard_lab.corpus import nearest_seeds
+from paraguard_utils import settings, stores
+from paraguard_utils.corpus import inputs
 
 CORPUS = pd.DataFrame(
     {
@@ -20,7 +22,7 @@ VECTORS = np.array([[np.cos(x), np.sin(x)] for x in np.radians([0, 30, 60, 90, 2
 
 
 def test_spread_by_hand():
-    variants = fidelity.measure_spread(CORPUS, VECTORS)
+    variants = nearest_seeds.measure_spread(CORPUS, VECTORS)
     # a-2 lies 60 degrees from its seed and 30 from b's; b-1 70 from its own and 20 from
     # a's
     assert variants["nearest_seed"].tolist() == ["a", "b", "a"]
@@ -30,7 +32,15 @@ def test_spread_by_hand():
     assert variants["margin"][0] == pytest.approx(
         np.cos(np.radians(30)) - np.cos(np.radians(60))
     )
-    agreement = fidelity.nearest_seed_share(variants).iloc[0]
+    agreement = nearest_seeds.nearest_seed_share(variants).iloc[0]
     assert (agreement["own"], agreement["variants"]) == (1, 3) and agreement[
         "share"
     ] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("name", [settings.CORPUS, settings.OLD_TWINS])
+def test_recorded_variants_lie_nearest_to_their_own_seed(name):
+    files = stores.CorpusFiles(stores.Store("recorded"), name)
+    vectors = inputs.make_embedder(files)(files.prompts["text"].tolist())
+    variants = nearest_seeds.measure_spread(files.prompts, vectors)
+    assert (variants["nearest_seed"] == variants["cluster_id"]).mean() >= 0.98
