@@ -214,12 +214,12 @@ FAULTS = [
         "(influence**2)",
     ),
     Fault(
-        "estimates.divide_totals",
+        "ratios.divide_totals",
         "np.stack([-hits / n**2, 1 / n], axis=-1)",
         "np.stack([hits / n**2, 1 / n], axis=-1)",
     ),
     Fault(
-        "estimates.ratio_of_totals",
+        "ratios.ratio_of_totals",
         "n_clusters = int(np.count_nonzero(sums[0]))",
         "n_clusters = int(sums[0].sum())",
     ),

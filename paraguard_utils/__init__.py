@@ -14,7 +14,6 @@ _PUBLIC = {
     "Estimate": "core.estimates",
     "confusion_index": "core.confusion",
     "disagreement_ratio": "core.disagreement",
-    "false_refusal_rate": "core.decisions",
     "isolation": "core.disagreement",
 }
 """Public names and their modules, which are imported when a name is used: no command
@@ -24,6 +23,7 @@ _MOVED = {
     "Decisions": "paraguard_tools",
     "audit": "paraguard_tools",
     "compare": "paraguard_tools",
+    "false_refusal_rate": "paraguard_lab",
     "label_refusals": "paraguard_tools",
     "rephrasing_odds": "paraguard_lab",
 }

@@ -141,6 +141,7 @@ USES = {
         """
 import pandas as pd
 from paraguard_lab.analysis.comparisons import compare_systems
+from paraguard_lab.analysis.excess import COMPARED_MEASURES
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.system import System
 from paraguard_utils.report import tables
@@ -152,7 +153,7 @@ shown = tables.format_estimates(pd.DataFrame([row]), ["answered"], ["system"])
 assert shown.iloc[0, 1].startswith("0.750 ["), shown
 assert "helped |" in tables.to_markdown(shown, "")
 both = {name: confusion.estimate_rates(system) for name in "ab"}
-compared = compare_systems(both, ["frr", *confusion.HEADLINE_MEASURES[:1]])
+compared = compare_systems(both, ["frr", *COMPARED_MEASURES[:1]])
 assert "answered" in set(compared["measure"])
 """,
     ),

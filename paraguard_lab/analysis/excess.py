@@ -13,7 +13,8 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.signals import ScoreWeights
 
-COMPARED_MEASURES = (*confusion.HEADLINE_MEASURES, "excess")
+_HEADLINES = [name for name, measure in confusion.MEASURES.items() if measure.headline]
+COMPARED_MEASURES = (*_HEADLINES, "excess")
 """The measures by which every two systems are compared."""
 
 

@@ -22,6 +22,7 @@ from paraguard_lab.analysis.surrogate import (
     retokenize,
 )
 from paraguard_lab.analysis.validity import MIN_RANKED_SYSTEMS, rank_correlation
+from paraguard_lab.served import is_served_system
 from paraguard_utils.analysis import confusion, signals
 from paraguard_utils.analysis.system import CI_COLUMNS, System
 from paraguard_utils.core.estimates import (
@@ -31,7 +32,6 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.models import encoder
-from paraguard_utils.models.prompting import is_served_system
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import CorpusFiles
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from paraguard_lab.core.inference import ratio_difference, share_of_clusters
+from paraguard_lab.core.inference import share_of_clusters
+from paraguard_lab.core.ratios import ratio_difference, ratio_of_totals
 from paraguard_lab.core.rephrasing import (
     MAX_TRIES,
     count_rephrased,
@@ -20,7 +21,6 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
-    ratio_of_totals,
     to_columns,
 )
 from paraguard_utils.schemas import Table

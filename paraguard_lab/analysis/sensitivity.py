@@ -1,7 +1,7 @@
 """How results change with the choices behind them (see `docs/method.md`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.weights import MINILM_FILE
 from paraguard_utils.schemas import Table, Tokens
+from paraguard_utils.settings import Labeller
 from paraguard_utils.stores import CorpusFiles
 
 SettingEstimates: TypeAlias = dict[str, Any]
@@ -382,7 +383,7 @@ def vary_labeller(
         of `judge`, and one of which a provider stopped nothing has none of `aside`.
     """
     estimates: dict[str, dict[str, SettingEstimates]] = {}
-    for labeller in labelling.LABELLERS:
+    for labeller in get_args(Labeller):
         estimates[labeller] = {}
     for system in systems:
         for labeller, by_system in estimates.items():

@@ -1,4 +1,4 @@
-"""Agreement, shares, differences of ratios and corrections for several tests.
+"""Agreement, shares, differences and corrections for several tests.
 
 They are defined in the method (`docs/method.md`, Intervals and comparisons).
 """
@@ -12,11 +12,9 @@ from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
     Numbers,
-    RatioSums,
     Statistic,
     Strings,
     binomial_interval,
-    divide_totals,
     studentize,
     to_columns,
 )
@@ -113,28 +111,6 @@ def estimate_difference(
         return value - other, np.hstack([slopes, -other_slopes])
 
     return studentize(clusters, np.hstack([columns, other_columns]), difference)
-
-
-def ratio_difference(
-    clusters: ClusterBootstrap, first: RatioSums, second: RatioSums
-) -> Estimate:
-    """Estimate one ratio of totals minus another, by bootstrap-t.
-
-    Both are given as for `estimates.ratio_of_totals`; NaN if nothing counts in one.
-
-    Examples
-    --------
-    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
-    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
-    >>> round(ratio_difference(clusters, (n, hits), (n, n - hits)).value, 3)
-    -0.2
-    """
-    if not (first[0].any() and second[0].any()):
-        return clusters.undefined()
-    sides = [(np.column_stack(sums), divide_totals) for sums in (first, second)]
-    difference = estimate_difference(clusters, *sides)
-    low, high = np.clip(difference[1:], -1.0, 1.0)
-    return Estimate(difference.value, low, high, difference.draws)
 
 
 def exact_share(hits: int, n: int, name: str = "share") -> dict[str, float]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import comb
 
 from paraguard_lab.core.inference import share_of_clusters
+from paraguard_lab.core.ratios import ratio_of_totals
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -18,7 +19,6 @@ from paraguard_utils.core.estimates import (
     SEED,
     ClusterBootstrap,
     Estimate,
-    ratio_of_totals,
 )
 
 MAX_TRIES = 3  # a person tries at most this many other phrasings
@@ -106,7 +106,7 @@ def count_rephrased(
     """Count refused requests, and those expected to be answered within some tries.
 
     `decided` is from `count_decisions`; both arrays have shape (n_clusters,) and suit
-    `estimates.ratio_of_totals`.
+    `ratios.ratio_of_totals`.
 
     Examples
     --------

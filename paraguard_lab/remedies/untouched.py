@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Self
 
+from paraguard_lab import served
 from paraguard_lab.remedies.splits import Split
 from paraguard_lab.settings import RemedySettings, name_remedied
 from paraguard_utils.errors import Missing
@@ -117,7 +118,7 @@ class UntouchedSystem:
         Raises Missing for a model behind a server, since only its answers can be
         changed.
         """
-        if prompting.is_served_system(self.name):
+        if served.is_served_system(self.name):
             raise Missing(
                 f"{self.name} is behind a server; remedies that ask need the model's"
                 " weights here"

@@ -16,7 +16,8 @@ from paraguard_lab.core.disagreement import (
     LOW_OVERLAP,
     estimate_disagreement_difference,
 )
-from paraguard_lab.core.inference import ratio_difference, two_sided_p
+from paraguard_lab.core.inference import two_sided_p
+from paraguard_lab.core.ratios import RatioSums, ratio_difference, ratio_of_totals
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
 from paraguard_utils.core import disagreement, estimates, wording
@@ -28,7 +29,6 @@ from paraguard_utils.core.estimates import (
     SEED,
     ClusterBootstrap,
     Estimate,
-    RatioSums,
 )
 from paraguard_utils.errors import DataError
 
@@ -273,7 +273,7 @@ def _divide(clusters: ClusterBootstrap, *totals: RatioSums) -> Estimate:
     """Estimate a ratio of totals, or with two of them their difference."""
     if len(totals) == 2:
         return ratio_difference(clusters, *totals)
-    return estimates.ratio_of_totals(clusters, totals[0])
+    return ratio_of_totals(clusters, totals[0])
 
 
 def _measure_clusters(

@@ -12,13 +12,14 @@ import numpy as np
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
+from paraguard_lab.served import is_served_system
 from paraguard_lab.sheets import escape_formulas
 from paraguard_utils import paths, registry, stores, text, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import prompting, trace_store
+from paraguard_utils.models import trace_store
 from paraguard_utils.report import tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, SERVED_PREFIX, QuerySettings
@@ -313,7 +314,7 @@ def _describe_remedies(
 
 def _suggest_trial(system: str, config: QuerySettings, remedy: str = "") -> str:
     """Say how to try remedies on the user's model."""
-    if prompting.is_served_system(system):
+    if is_served_system(system):
         return (
             "   On a model behind a server 07 tries what needs no weights:"
             f" {_command('07', config)}"

@@ -18,6 +18,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from paraguard_lab.report.costs import describe_cost
+from paraguard_lab.served import SERVED_DTYPE, SERVED_SUFFIX
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.client import FILTER_FAULT, Client, Pace, UnusableAnswer
 from paraguard_tools.servers.completions import (
@@ -33,8 +34,6 @@ from paraguard_utils.errors import ModelError
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import (
-    SERVED_DTYPE,
-    SERVED_SUFFIX,
     Decoding,
     PromptContext,
     Workload,

@@ -209,11 +209,6 @@ SCORES = {
 
 MEASURES = RATES | SCORES
 
-HEADLINE_MEASURES = tuple(
-    name for name, measure in MEASURES.items() if measure.headline
-)
-"""The measures by which every two systems are compared."""
-
 
 def system_row(system: System, interpretation: str = "relative") -> dict[str, Any]:
     """Summarise one system: one row of Tables 1 and 3.

@@ -383,50 +383,6 @@ def studentize(
     return Estimate(values[0], low, high, draws)
 
 
-RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
-"""How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
-
-
-def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
-    """Estimate a ratio of totals over clusters that differ in size, by bootstrap-t.
-
-    Parameters
-    ----------
-    clusters : ClusterBootstrap
-    sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
-        How much counts in each cluster, and how much of it hits.
-
-    Returns
-    -------
-    Estimate
-        NaN if nothing counts; a ratio of 0 or 1 has the exact interval on the
-        clusters that have a value. A reliable interval needs about 30 prompts, and 10
-        clusters that are decided both ways.
-
-    Examples
-    --------
-    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
-    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
-    >>> ratio_of_totals(clusters, (n, hits)).value
-    0.4
-    """
-    if not sums[0].any():
-        return clusters.undefined()
-    estimate = studentize(clusters, np.column_stack(sums), divide_totals)
-    value, low, high = estimate
-    if min(value, 1 - value) < _MIN_VARIANCE:
-        n_clusters = int(np.count_nonzero(sums[0]))
-        low, high = binomial_interval(n_clusters * round(value), n_clusters)
-    low, high = np.clip([low, high], 0.0, 1.0)
-    return Estimate(value, low, high, estimate.draws)
-
-
-def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what hits over what counts, and its derivatives (`Statistic`)."""
-    n, hits = totals.T
-    return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
-
-
 # Scipy takes half a millisecond, and the same few are asked for again and again
 @lru_cache
 def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:

@@ -5,7 +5,6 @@ Labels are checked to belong to the answers. The rule is frozen: a change of it,
 """
 
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models.trace_store import hash_answers
 from paraguard_utils.schemas import Corpus, Labels, Traces, select_prompts
-from paraguard_utils.settings import Labeller
 from paraguard_utils.stores import CorpusFiles
 from paraguard_utils.text import replace_control
 
@@ -28,7 +26,6 @@ REJECTS_ABOVE = 0.65
 _ASK_AGAIN = "run 02_querying again in a live store"
 
 STOPPED_KIND = "blocked"  # of a rejection that a provider's filter made
-LABELLERS: tuple[str, ...] = get_args(Labeller)
 
 
 def label_responses(
@@ -114,7 +111,7 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
 
 
 def read_labels(files: CorpusFiles, system: str, labeller: str = "combined") -> Labels:
-    """Read a system's labels as one of `LABELLERS` would have them.
+    """Read a system's labels as one of `settings.Labeller` would have them.
 
     A judge's are of the kind `verdicts`; others follow from `labels`. Labels of another
     version are a DataError.
@@ -137,12 +134,15 @@ def find_kind(labeller: str) -> str:
 def read_decisions(
     files: CorpusFiles, system: str, labeller: str = "combined"
 ) -> Labels:
-    """Read what a model or a guard decided, as one of `LABELLERS` would have it."""
+    """Read what a model or a guard decided, as a labeller would have it.
+
+    `labeller` is one of `settings.Labeller`.
+    """
     return convert_labels(files.read("labels", system), labeller)
 
 
 def convert_labels(labels: Labels, labeller: str) -> Labels:
-    """Relabel a labels file, or a judge's, as one of `LABELLERS` would.
+    """Relabel a labels file, or a judge's, as one of `settings.Labeller` would.
 
     What a provider stopped becomes a rejection of the kind `STOPPED_KIND`; "aside"
     leaves it without a decision. Labels that were converted to "combined" may be

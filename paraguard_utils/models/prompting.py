@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # For chat templates that ask for one, so that no prompt changes overnight
 TEMPLATE_DATE = "01 Jan 2025"
-SERVED_SUFFIX = "-served"  # the ending of a served model's name in system names
-SERVED_DTYPE = "served"  # the dtype that we record for weights that we cannot see
 BATCH_SIZE = 64  # prompts in a batch; a kill loses one batch at most
 _PLACEHOLDER = "PARAGUARD-USER-TEXT"
 
@@ -115,11 +113,6 @@ def make_system_name(model_name: str, system_prompt: str) -> str:
 def model_of_system(system: str) -> str:
     """Return the model's part of a system name."""
     return system.rpartition("--")[0]
-
-
-def is_served_system(system: str) -> bool:
-    """Return whether a system's model is behind a server."""
-    return model_of_system(system).endswith(SERVED_SUFFIX)
 
 
 def render_chat(

@@ -2,6 +2,8 @@
 held out.
 """
 
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.models import trace_store
+from paraguard_utils.settings import Labeller
 from paraguard_utils.text import match_key
 
 XSTEST = paths.ROOT.parent / "shared" / "data" / "xstest"
@@ -252,7 +255,7 @@ def test_labellers_on_the_same_answers(results):
             .str[0]
             .str.cat()
         )
-        for labeller in labelling.LABELLERS
+        for labeller in get_args(Labeller)
     }
     # a: a policy refusal; b: cannot, and loops; c: a cue overruled; d: in part, without
     # a cue; e: accepted, and loops; f: a provider stopped it

@@ -11,9 +11,9 @@ from statsmodels.stats.multitest import multipletests
 from paraguard_lab.core.inference import (
     adjust_holm,
     exact_share,
-    ratio_difference,
     share_of_clusters,
 )
+from paraguard_lab.core.ratios import ratio_difference
 from paraguard_utils.core.estimates import ClusterBootstrap
 
 

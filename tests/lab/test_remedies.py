@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from recorded import recorded_systems
 from remedied import ids_of
 
+from paraguard_lab import served
 from paraguard_lab.core.inference import standard_error
 from paraguard_lab.corpus import reword
 from paraguard_lab.guards import refusal
@@ -43,7 +44,7 @@ from paraguard_lab.settings import RemedySettings
 from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.models import engine, prompting, trace_store
+from paraguard_utils.models import engine, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.report import sentences
 from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check_settings
@@ -291,7 +292,7 @@ def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_besid
 def test_of_a_model_behind_a_server_what_needs_its_weights_is_left_out(
     base, thirds, monkeypatch, capsys
 ):
-    monkeypatch.setattr(prompting, "is_served_system", lambda _: True)
+    monkeypatch.setattr(served, "is_served_system", lambda _: True)
     monkeypatch.setattr(base.store, "recorded", False)
     monkeypatch.setattr(base.store, "has", lambda *_: False)
     monkeypatch.setattr(

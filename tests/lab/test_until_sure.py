@@ -103,9 +103,7 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
     found = systems.ask_systems(
         files, recorded_corpus, check_settings(given, QuerySettings)
     )
-    assert len(answers) == 1200 and [
-        len(traces) for traces in found.values()
-    ] == [1200]
+    assert len(answers) == 1200 and [len(traces) for traces in found.values()] == [1200]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_lab import record, rephrasing_odds
+from paraguard_lab import false_refusal_rate, record, rephrasing_odds
 from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
@@ -17,7 +17,6 @@ from paraguard_utils import (
     audit,
     compare,
     disagreement_ratio,
-    false_refusal_rate,
     isolation,
     paths,
     stores,

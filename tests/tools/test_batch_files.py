@@ -11,6 +11,7 @@ from asking import mine
 
 from paraguard_lab.labels.harmful import ask_harmful_requests
 from paraguard_lab.labels.withheld import keep_labels
+from paraguard_lab.served import SERVED_DTYPE
 from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import settings, stores
 from paraguard_utils.errors import DataError
@@ -204,7 +205,7 @@ def test_keys_are_those_of_a_server_that_has_a_system_turn(tmp_path):
     prefix = json.dumps(framing._asdict(), sort_keys=True)
     server = served.ServerBackend("made-up", "http://x/v1")
     asked = prompting.PromptContext(
-        server.weights_id, prompting.SERVED_DTYPE, prefix, "", decoding
+        server.weights_id, SERVED_DTYPE, prefix, "", decoding
     )
     assert (
         batch_files.BatchFiles("made-up", tmp_path).context("Be careful.", decoding)

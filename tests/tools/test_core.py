@@ -14,13 +14,12 @@ import pytest
 
 import paraguard_utils
 from paraguard_lab import core as lab_core
-from paraguard_lab import rephrasing_odds
+from paraguard_lab import false_refusal_rate, rephrasing_odds
 from paraguard_lab.core.inference import share_of_clusters
 from paraguard_tools import logs
 from paraguard_utils import (
     core,
     disagreement_ratio,
-    false_refusal_rate,
     isolation,
 )
 from paraguard_utils.core import estimates

@@ -124,7 +124,8 @@ def test_any_text_gets_one_label_and_a_probability(texts):
     assert found["label"].isin(schemas.LABELS).all()
     assert found["p_refusal"].dropna().between(0, 1).all()
     assert (
-        found["kind"].isin([*refusals.REFUSAL_KINDS, "partial"]) == (found["label"] == "reject")
+        found["kind"].isin([*refusals.REFUSAL_KINDS, "partial"])
+        == (found["label"] == "reject")
     ).all()
 
 

@@ -1,0 +1,130 @@
+"""Ratios of totals over clusters that differ in size, as the clusters of logs do."""
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paraguard_lab.core.inference import estimate_difference
+from paraguard_utils.core.estimates import (
+    N_RESAMPLES,
+    SEED,
+    ClusterBootstrap,
+    Estimate,
+    binomial_interval,
+    studentize,
+)
+
+_ROUNDING = 1e-9  # a ratio as close as this to 0 or 1 is there
+
+RatioSums: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""How much counts in each cluster, and how much of it hits; shapes (n_clusters,)."""
+
+
+def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
+    """Estimate a ratio of totals over clusters that differ in size, by bootstrap-t.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
+        How much counts in each cluster, and how much of it hits.
+
+    Returns
+    -------
+    Estimate
+        NaN if nothing counts; a ratio of 0 or 1 has the exact interval on the
+        clusters that have a value. A reliable interval needs about 30 prompts, and 10
+        clusters that are decided both ways.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
+    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
+    >>> ratio_of_totals(clusters, (n, hits)).value
+    0.4
+    """
+    if not sums[0].any():
+        return clusters.undefined()
+    estimate = studentize(clusters, np.column_stack(sums), divide_totals)
+    value, low, high = estimate
+    if min(value, 1 - value) < _ROUNDING:
+        n_clusters = int(np.count_nonzero(sums[0]))
+        low, high = binomial_interval(n_clusters * round(value), n_clusters)
+    low, high = np.clip([low, high], 0.0, 1.0)
+    return Estimate(value, low, high, estimate.draws)
+
+
+def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what hits over what counts, and its derivatives (`Statistic`)."""
+    n, hits = totals.T
+    return hits / n, np.stack([-hits / n**2, 1 / n], axis=-1)
+
+
+def ratio_difference(
+    clusters: ClusterBootstrap, first: RatioSums, second: RatioSums
+) -> Estimate:
+    """Estimate one ratio of totals minus another, by bootstrap-t.
+
+    Both are given as for `ratio_of_totals`; NaN if nothing counts in one.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
+    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
+    >>> round(ratio_difference(clusters, (n, hits), (n, n - hits)).value, 3)
+    -0.2
+    """
+    if not (first[0].any() and second[0].any()):
+        return clusters.undefined()
+    sides = [(np.column_stack(sums), divide_totals) for sums in (first, second)]
+    difference = estimate_difference(clusters, *sides)
+    low, high = np.clip(difference[1:], -1.0, 1.0)
+    return Estimate(difference.value, low, high, difference.draws)
+
+
+def false_refusal_rate(
+    refused: ArrayLike,
+    cluster: ArrayLike,
+    *,
+    n_resamples: int = N_RESAMPLES,
+    random_state: int = SEED,
+) -> Estimate:
+    """Estimate the share of harmless requests that are refused.
+
+    Parameters
+    ----------
+    refused : array-like of float or bool, shape (n,)
+        1 refused, 0 answered, NaN set aside.
+    cluster : array-like, shape (n,)
+        Requests of one cluster ask the same.
+    n_resamples, random_state : int
+        Number and seed of the resamples of clusters.
+
+    Returns
+    -------
+    Estimate
+        In [0, 1]; exact on clusters if nothing or everything is refused; NaN without a
+        decision.
+
+    Notes
+    -----
+    The interval is a bootstrap-t, which suits logs whose clusters differ in size. That
+    of FRR in Table 1 (`analysis.system.System.frr`) is a percentile interval.
+
+    See Also
+    --------
+    paraguard_lab.core.rephrasing.estimate_refused_requests : The share of requests that
+        are refused, once or always.
+
+    Examples
+    --------
+    >>> false_refusal_rate([1, 0, 0, 0], ["a", "a", "b", "b"]).value
+    0.25
+    """
+    refused = np.asarray(refused, float)
+    cluster = np.asarray(cluster)
+    clusters = ClusterBootstrap(cluster, n_resamples, random_state)
+    n = clusters.sums(cluster, ~np.isnan(refused))
+    hits = clusters.sums(cluster, refused == 1)
+    return ratio_of_totals(clusters, (n, hits))
