@@ -235,11 +235,11 @@ class Tokens(_Frame):
 
 
 class Pairs(_Frame):
-    """Refused prompts beside accepted neighbours."""
+    """Decided prompts, refused or accepted, beside accepted neighbours."""
 
 
 class Scores(_Frame):
-    """What a refusal scores: CI and its parts."""
+    """CI of every decided prompt; Table 1 uses that of the refused ones."""
 
 
 class Table(_Frame):

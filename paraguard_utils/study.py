@@ -137,7 +137,7 @@ class Study(Page[_Settings]):
 
     @cached_property
     def clusters(self) -> ClusterBootstrap:
-        """The resampled clusters that all systems share."""
+        """The resampled clusters, by the seed the same for all systems."""
         if isinstance(self.settings, AnalysisSettings):
             return self.settings.resample(self.prompts)
         return ClusterBootstrap(self.prompts["cluster_id"])

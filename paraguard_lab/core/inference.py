@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
@@ -87,7 +88,7 @@ def share_of_clusters(
     if not len(hits):
         return clusters.undefined()
     share = clusters.mean(cluster_ids, hits)
-    low, high = binomial_interval(int(hits.sum()), len(hits), "wilson")
+    low, high = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
     return Estimate(share.value, low, high, share.draws)
 
 

@@ -5,6 +5,9 @@ the rows of Table 1, `cohorts` Table 2 and `guarded` Table 3; `pipeline` reads a
 writes files. Ours, beside the paper: `wording`.
 
 CI of a refusal: `pipeline.score_system`, `signals.compute_pairs`,
-`confusion.score_prompts`. An interval of FRR: `confusion.rate_row`, `System.frr`,
-`core.estimates.ClusterBootstrap.share`, which resamples by `ClusterBootstrap.counts`.
+`signals.score_pairs`, `confusion.score_prompts`; `worked` shows one refusal's. An
+interval of FRR: `confusion.rate_row`, `System.frr`,
+`core.estimates.ClusterBootstrap.share`, which resamples by `ClusterBootstrap.counts`,
+and is exact where nothing or everything is refused. DR: `System.dr`,
+`core.disagreement.estimate_disagreement`.
 """

@@ -1,7 +1,7 @@
 """Drift between texts of one model's tokens, each pair computed once.
 
-The formula is `core.signals.drift`; this module applies it to many pairs at a time
-(`docs/method.md`, Neighbours, signals, score).
+The formula is `core.signals.drift`, for one pair; `DriftCache` computes the same for
+many at a time (`docs/method.md`, Neighbours, signals, score).
 """
 
 from functools import cached_property

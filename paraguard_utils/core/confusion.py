@@ -15,7 +15,7 @@ from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, Strings
 from paraguard_utils.core.vectors import find_nearest
 
 N_NEIGHBOURS = 5  # neighbours per refusal, from the paper
-THETA = 0.60  # similarity from which a neighbour counts as a paraphrase, from the paper
+THETA = 0.60  # similarity from which a neighbour is a paraphrase; the value is ours
 
 CR_THRESHOLDS = (0.60, 0.75)
 """Thresholds of CR: the paper's guard table uses 0.60, its models 0.75."""
@@ -29,6 +29,9 @@ def confusion_index(
     k: int = N_NEIGHBOURS,
 ) -> np.ndarray:
     """Compute CI of each refusal: its mean score over the k nearest answered prompts.
+
+    The notebooks compute the same from the pairs that a store keeps
+    (`analysis.confusion.score_prompts`).
 
     Parameters
     ----------

@@ -385,10 +385,10 @@ def studentize(
 
 # Scipy takes half a millisecond, and the same few are asked for again and again
 @lru_cache
-def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, float]:
-    """Return the 95 % interval of a share of n > 0 independent trials.
+def binomial_interval(hits: int, n: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a share of n > 0 independent trials.
 
-    `method` is exact (Clopper-Pearson) or wilson.
+    It is Clopper and Pearson's.
 
     Examples
     --------
@@ -398,7 +398,7 @@ def binomial_interval(hits: int, n: int, method: str = "exact") -> tuple[float, 
     """
     from scipy.stats import binomtest  # a second to import
 
-    low, high = binomtest(hits, n).proportion_ci(method=method)
+    low, high = binomtest(hits, n).proportion_ci()
     return float(low), float(high)
 
 

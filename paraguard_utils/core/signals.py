@@ -58,12 +58,12 @@ class Scoring:
     """How pairs are scored: weights of the signals, k neighbours, theta.
 
     From a similarity of `theta` on a neighbour counts as a paraphrase. The defaults are
-    the paper's.
+    the paper's, but for theta, for which it names no value.
     """
 
     weights: ScoreWeights = PAPER_WEIGHTS
     k: int = N_NEIGHBOURS
-    theta: float = THETA  # ours: the paper names no value
+    theta: float = THETA
 
 
 PAPER_SCORING = Scoring()
@@ -121,7 +121,7 @@ def drift(a: np.ndarray, b: np.ndarray) -> float:
 
     Each token is aligned with the most similar one of the other prompt, and the
     distance is 1 - (mean_i max_j cos(a_i, b_j) + mean_j max_i cos(b_j, a_i)) / 2,
-    clipped to [0, 1].
+    clipped to [0, 1]. `analysis.drift.DriftCache` computes the same for many pairs.
 
     Parameters
     ----------

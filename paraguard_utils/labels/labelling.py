@@ -175,7 +175,8 @@ def read_matching_labels(
     """
     labels = read_labels(files, system, labeller)
     path = files.path(find_kind(labeller), system)
-    if stores.read_meta(path)["inputs"]["traces"] != hash_answers(traces):
+    inputs = stores.read_meta(path).get("inputs", {})
+    if inputs.get("traces") != hash_answers(traces):
         raise DataError(
             f"{paths.display_path(path)}: labels of other answers than the traces hold;"
             " make both again in a live store (02_querying; a judge's: A0_asked_again)"

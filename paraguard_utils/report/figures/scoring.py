@@ -71,7 +71,7 @@ def make_measure_panels(
     titles = display_titles(rows.index)
     for title, row in zip(titles, rows.to_dict("records"), strict=True):
         refused = f"{row['n_reject']} of {row['n_scored']} refused"
-        # Only a guard's decisions can be noisy labels.
+        # A guard decides itself: only what was read from answers can be noisy.
         noise = ", noisy" if row.get("noisy") == "yes" else ""
         names.append(f"{title}\n{refused}{noise}")
     style.name_rows(axes[0], names)
