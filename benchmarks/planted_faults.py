@@ -41,6 +41,7 @@ TESTS = {
     "text": "gates corpus",
     "estimates": "estimates disagreement",
     "inference": "inference",
+    "ratios": "ratios",
     "disagreement": "disagreement variance",
     "variance": "variance",
     "validity": "validity",
