@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.corpus import compared
+from paraguard_utils.core.strategies import STRATEGIES
 
 
 def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
@@ -21,7 +22,7 @@ def test_candidates_that_pass_alone_are_counted_by_generator_and_strategy():
         ]
     )
     found = compared.count_passing(rows).set_index(["generator", "strategy"])
-    assert len(found) == 2 * 6
+    assert len(found) == 2 * (len(STRATEGIES) + 1), "and all of them"
     assert found.loc[("a", "all"), ["written", "passing", "share"]].tolist() == [
         4,
         2,

@@ -85,7 +85,7 @@ def test_only_finished_answers_with_a_paraphrase_become_candidates(
     files = stores.CorpusFiles(stores.Store("test"), "mine")
     asked = ("compared", {"": writer.PARAPHRASE_DECODING})
     written = writer.paraphrase_by_model(files, seeds, tiny_model, *asked)
-    assert len(written) == 2 * len(schemas.STRATEGIES) - 2
+    assert len(written) == 2 * len(writer.read_model_prompts()["compared"]) - 2
     assert written.iloc[0].to_dict() == {
         "seed_id": "a",
         "strategy": "lexical",
