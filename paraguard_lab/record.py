@@ -12,6 +12,7 @@ import pandas as pd
 
 from paraguard_lab import run
 from paraguard_lab.corpus import build, writer
+from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.labels import agreement, training
 from paraguard_lab.remedies import catalogue, utility
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS
@@ -28,7 +29,6 @@ from paraguard_utils.settings import (
     OLD_TWINS,
     TWINS,
     XSTEST,
-    XSTEST_SAFE,
 )
 from paraguard_utils.stores import LIVE, RECORDED, Store
 

@@ -11,6 +11,7 @@ from paraguard_utils.settings import (
     AnalysisSettings,
     BuildSettings,
     FrozenParameters,
+    Gates,
     GuardChoice,
     QueryOptions,
     StudySettings,
@@ -88,6 +89,11 @@ class RunSettings(GuardChoice, TwinOptions):
 
     xstest: str = ""
 
+
+PUBLIC_GATES = Gates(min_strategies=3)
+"""Gates of a corpus from public benchmarks: many a prompt there has no word to soften
+or harden.
+"""
 
 NOTEBOOK_SETTINGS: dict[str, type[FrozenParameters]] = {
     "00": settings.ResultsSettings,

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 import yaml
 
+from paraguard_lab.settings import PUBLIC_GATES
 from paraguard_tools.logs.commands import OPTIONS, app
 from paraguard_utils import paths
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.settings import (
     CORPUS,
-    PUBLIC_GATES,
     BuildSettings,
     QuerySettings,
     StudySettings,

@@ -46,8 +46,8 @@ TWINS, OLD_TWINS = "paraguard_twins", "paraguard_twins_1"
 """Harmful twins of its clusters, which should be refused, and seventy earlier, shorter
 ones: answers to them are labelled in memory and not kept."""
 
-XSTEST, XSTEST_SAFE = "xstest_unsafe", "xstest_safe"
-"""XSTest's unsafe and safe prompts, of which labels are kept and nothing else."""
+XSTEST = "xstest_unsafe"
+"""XSTest's unsafe prompts, of which labels are kept and nothing else."""
 
 RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
 FILE_SCHEME = "file:"  # of a base_url that is a folder of request files
@@ -310,12 +310,6 @@ class Gates(FrozenParameters):
                 " pass",
             )
         return self
-
-
-PUBLIC_GATES = Gates(min_strategies=3)
-"""Gates of a corpus from public benchmarks: many a prompt there has no word to soften
-or harden.
-"""
 
 
 class BuildSettings(StudySettings, Gates):

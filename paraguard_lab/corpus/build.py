@@ -25,13 +25,14 @@ from paraguard_lab.corpus import (
     xstest,
 )
 from paraguard_lab.corpus.fidelity import iterate_groups
+from paraguard_lab.settings import PUBLIC_GATES
 from paraguard_utils import __version__, paths, stores
 from paraguard_utils.core.strategies import SEED_STRATEGY
 from paraguard_utils.corpus import gates, risk
 from paraguard_utils.models import encoder
 from paraguard_utils.parts import Parts
 from paraguard_utils.schemas import Corpus, Seeds, Table
-from paraguard_utils.settings import CORPUS, PUBLIC_GATES, Gates
+from paraguard_utils.settings import CORPUS, Gates
 from paraguard_utils.text import match_key
 
 SEEDS_PER_PART = 100

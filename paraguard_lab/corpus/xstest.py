@@ -9,6 +9,8 @@ from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 
+XSTEST_SAFE = "xstest_safe"  # a corpus of labels, as `settings.XSTEST` is
+
 
 def read_xstest(name: str) -> pd.DataFrame:
     """Read XSTest's file: text, label (`safe` or `unsafe`), type.

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.labels import second_look
 from paraguard_lab.labels.follow_ups import SAMPLED_SYSTEM_PROMPT
 from paraguard_lab.remedies import catalogue
@@ -22,7 +23,7 @@ from paraguard_utils import registry
 from paraguard_utils.errors import Missing
 from paraguard_utils.models import trace_store
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE
+from paraguard_utils.settings import XSTEST
 from paraguard_utils.stores import CorpusFiles, Store, read_meta
 
 RemedyDecisions = dict[str, dict[str, Labels]]  # labels by remedy and corpus

@@ -17,6 +17,7 @@ from paraguard_lab.analysis import predictions
 from paraguard_lab.analysis.guarded import external_rejection_rate
 from paraguard_lab.core.inference import POWER_ERRORS, standard_error
 from paraguard_lab.corpus import xstest
+from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.remedies import decisions, first_token, utility, verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_lab.remedies.contract import Remedy
@@ -42,7 +43,7 @@ from paraguard_utils.core.estimates import (
 )
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import Corpus, Labels, Table
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE
+from paraguard_utils.settings import XSTEST
 from paraguard_utils.stores import Store
 
 CHANGE_MEASURES = ("frr", "dr", "twins")

@@ -131,7 +131,9 @@ def evaluate_mark(mark: str, read: TableReader) -> str:
 def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
     """Return the values of a column or an expression as prose shows them."""
     if column.endswith("±"):
-        (row,) = frame.to_dict("records")
+        if len(frame) > 1:
+            raise DataError(f"{column} shows one row, and {len(frame)} are selected")
+        row = frame.to_dict("records")[0]
         decimals = int(style.strip(".f") or 3)
         return tables.format_estimate(row, column.removesuffix("±"), decimals)
     values = frame[column] if column in frame else frame.eval(column, engine="python")

@@ -16,6 +16,7 @@ from remedied import ids_of
 from paraguard_lab import served
 from paraguard_lab.core.inference import standard_error
 from paraguard_lab.corpus import reword
+from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.guards import refusal
 from paraguard_lab.remedies import (
     asking,
@@ -47,7 +48,7 @@ from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.models import engine, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.report import sentences
-from paraguard_utils.settings import XSTEST, XSTEST_SAFE, check_settings
+from paraguard_utils.settings import XSTEST, check_settings
 
 CORPORA = ("paraguard_mini", "paraguard_twins")
 RECORDED = "smollm2-135m-instruct-q4_1--safety"

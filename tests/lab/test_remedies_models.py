@@ -15,6 +15,7 @@ from asking import Killed, ask, dies, texts_in
 from remedied import BENIGN, TWINS, ids_of
 from test_live import has_model
 
+from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.guards import refusal
 from paraguard_lab.labels.withheld import LabelledParts, keep_labels
 from paraguard_lab.remedies import catalogue, decisions, inside, splits
@@ -27,7 +28,6 @@ from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
 from paraguard_utils.models.local import LocalBackend
 from paraguard_utils.parts import Parts
-from paraguard_utils.settings import XSTEST_SAFE
 
 IDS = [[5, 9, 40, 77, 8, 120], [3, 3, 60, 61, 62, 7]]
 CLEAR = 1e-3
