@@ -3,7 +3,8 @@
 `recorded` is what is in git: read from `data/`, never written. Any other store is live:
 it reads and writes `results/<store>/`, computes what is missing, and takes the corpus
 and its vectors from the recorded store where it has none of its own. Recorded traces
-and guard scores never enter a live store. A `rebuild` of the record reads the pairs,
+never enter a live store; recorded scores of guards do in a run with a model or a guard
+of the user, on which they do not depend. A `rebuild` of the record reads the pairs,
 scores and tables that its own earlier notebooks wrote.
 """
 

@@ -2,6 +2,8 @@
 about.
 """
 
+from dataclasses import replace
+
 import nbformat
 import pandas as pd
 import psutil
@@ -11,6 +13,7 @@ from recorded import recorded_systems
 from paraguard_lab import record, run
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
+from paraguard_utils.guards import panel
 from paraguard_utils.labels import systems
 from paraguard_utils.models import loading
 
@@ -293,6 +296,29 @@ def test_a_corpus_without_twins_leaves_the_veto_out(
     ran.clear()
     run.run_notebooks((), {"store": "mine"})
     assert "07" in ran
+
+
+def test_recorded_scores_of_guards_are_taken_for_a_users_model(
+    results, recorded_corpus, monkeypatch
+):
+    files = stores.CorpusFiles(stores.Store("mine"), "paraguard_mini")
+    run.take_recorded_guard_scores(files.store, ["paraguard_mini", ""])
+    guard = panel.load_guard("better-profanity")
+    asked = []
+
+    def score(texts):
+        asked.extend(texts)
+        return guard.score(texts)
+
+    found = panel.score_with_guard(files, recorded_corpus, replace(guard, score=score))
+    recorded = stores.Store("recorded").read("guards", "paraguard_mini", guard.name)
+    pd.testing.assert_frame_equal(found, recorded)
+    assert not asked
+    # Another text is scored, and no other
+    changed = recorded_corpus.copy()
+    changed.loc[3, "text"] += " again"
+    panel.score_with_guard(files, changed, replace(guard, score=score))
+    assert asked == [changed.loc[3, "text"]]
 
 
 def test_a_cleaned_notebook_has_one_stream_a_cell_and_none_of_stderr():
