@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
@@ -88,6 +87,8 @@ def share_of_clusters(
     if not len(hits):
         return clusters.undefined()
     share = clusters.mean(cluster_ids, hits)
+    from scipy.stats import binomtest  # a second to import
+
     low, high = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
     return Estimate(share.value, low, high, share.draws)
 
