@@ -64,7 +64,7 @@ test: $(READY) ## run the whole test suite, notebooks included
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PYTEST) --nbval tests notebooks/beyond
+	$(PYTEST) --nbval notebooks/beyond tests
 	$(MAKE) thin
 
 # What 00 to 05 need from the record: no torch, and nothing of paraguard_lab or paraguard_tools.
