@@ -231,7 +231,7 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
             f"07_remedies is left out: no cluster of {config.corpus} has a harmful twin"
         )
         chosen = [path for path in chosen if number_of(path) != "07"]
-    if config.names_own():
+    if config.names_own() and "05" in map(number_of, chosen):
         take_recorded_guard_scores(store, (config.corpus, config.twins))
     run_all(store.name, chosen, parameters)
     print(

@@ -143,8 +143,8 @@ class _Files:
         """Read the product of an earlier notebook.
 
         A live store without one takes the recorded one, and says so. That is only for
-        the corpus, its vectors and the counts over public benchmarks: a recorded trace
-        or guard score never enters a live store. Raise Missing if it is in neither.
+        the corpus, vectors, tokens and the counts over public benchmarks: a recorded
+        trace is never a live one. Raise Missing if it is in neither.
         """
         recorded = _Files(RECORDED, *self._first_names)
         if self.has(kind, *names) or not recorded.has(kind, *names):

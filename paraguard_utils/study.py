@@ -334,10 +334,7 @@ class GuardStudy(Study[GuardSettings]):
         scored = pipeline.read_systems(self.files, self.names, self.settings)
         judged = {}
         for name, system in scored.items():
-            judged[name] = guarded.Judged(
-                system,
-                self._read_twins(name),
-            )
+            judged[name] = guarded.Judged(system, self._read_twins(name))
         return judged
 
     def query_guards(self, reference: System) -> dict[str, guarded.Judged]:

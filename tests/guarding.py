@@ -2,9 +2,10 @@
 
 import pandas as pd
 
+from paraguard_lab.guards.entries import GUARD_AXES
 from paraguard_utils import registry
 from paraguard_utils.guards import panel
-from paraguard_utils.guards.contract import GUARD_AXES, Guard
+from paraguard_utils.guards.contract import Guard
 from paraguard_utils.stores import CorpusFiles, Store
 
 PANEL = registry.guard_entries("panel")

@@ -61,7 +61,7 @@ NOT_RUN = {
     ".venv/bin/paraguard corpus build": (
         "needs downloaded benchmarks; test_build runs it"
     ),
-    ".venv/bin/paraguard run 02 03 04 06": "asks that corpus, for hours",
+    ".venv/bin/paraguard run 02 03 04 06 A4": "asks that corpus, for hours",
     ".venv/bin/paraguard run 07": (
         "four clusters are too few to split in three; the notebook's own tests run it"
     ),

@@ -83,12 +83,12 @@ def share_of_clusters(
 
     It has Wilson's interval; NaN without clusters.
     """
+    from scipy.stats import binomtest  # a second to import
+
     hits = np.asarray(hits, bool)
     if not len(hits):
         return clusters.undefined()
     share = clusters.mean(cluster_ids, hits)
-    from scipy.stats import binomtest  # a second to import
-
     low, high = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
     return Estimate(share.value, low, high, share.draws)
 

@@ -13,7 +13,12 @@ from pydantic import (
 )
 
 from paraguard_utils.errors import SettingsError
-from paraguard_utils.guards.contract import GUARD_AXES, Guard, GuardOptions
+from paraguard_utils.guards.contract import Guard, GuardOptions
+
+GUARD_AXES = ("toxicity", "injection", "harm", "policy")
+"""What a guard looks for: rude words, attacks on the instructions, harmful requests,
+breaches of a given policy.
+"""
 
 FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """The name of a guard that is a user's function, `module:function`."""

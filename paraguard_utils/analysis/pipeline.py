@@ -64,15 +64,19 @@ def open_system(
     name: str,
     settings: AnalysisSettings,
     clusters: ClusterBootstrap,
+    drifts: dict[str, DriftCache],
 ) -> System:
     """Read a chat system's traces, tokens and labels; pairs and scores are not read.
 
-    `clusters` are those of the corpus. A DataError says that the system's files are of
-    another corpus or other answers.
+    `clusters` are those of the corpus. `drifts` holds Drift by model, and gets the
+    system's model. A DataError says that the system's files are of another corpus or
+    other answers.
     """
     prompts = files.prompts
     traces, model = read_scoring_traces(files, name, prompts)
     labels = labelling.read_matching_labels(files, name, traces, settings.labeller)
+    if model not in drifts:
+        drifts[model] = DriftCache(files.store.read_earlier("tokens", model))
     return System(
         name,
         prompts,
@@ -81,7 +85,7 @@ def open_system(
         settings.scoring(),
         settings.labeller,
         traces,
-        DriftCache(files.store.read_earlier("tokens", model)),
+        drifts[model],
         token_model=model,
     )
 
@@ -119,9 +123,10 @@ def score_systems(
 ) -> dict[str, System]:
     """Score chat systems, each with its own traces (`score_system`)."""
     clusters = settings.resample(files.prompts)
+    drifts: dict[str, DriftCache] = {}
     scored: dict[str, System] = {}
     for name in names:
-        system = open_system(files, name, settings, clusters)
+        system = open_system(files, name, settings, clusters, drifts)
         scored[name] = score_system(files, system, settings)
     return scored
 
@@ -178,9 +183,7 @@ def read_systems(
         wanted = known
         if settings and "labeller" in settings.model_fields_set:
             wanted = known.model_copy(update={"labeller": settings.labeller})
-        system = open_system(files, name, wanted, clusters)
-        shared = drifts.setdefault(system.token_model, system.drifts)
-        system = replace(system, drifts=shared)
+        system = open_system(files, name, wanted, clusters, drifts)
         if wanted == known:
             system = replace(system, pairs=files.read("pairs", name), scores=scores)
             _check_scores(system, where)

@@ -14,12 +14,6 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.stores import Store
 
-GUARD_AXES = ("toxicity", "injection", "harm", "policy")
-"""What a guard looks for: rude words, attacks on the instructions, harmful requests,
-breaches of a given policy.
-"""
-
-
 GuardScorer: TypeAlias = Callable[[Sequence[str]], np.ndarray | Sequence[float]]
 """A function from texts to probabilities of being unsafe, in [0, 1].
 
@@ -48,7 +42,7 @@ class Guard:
     version: str  # of package, weights or served model; part of a score's key
     score: GuardScorer
     threshold: float  # it rejects from here on; its makers' unless `about` says else
-    axis: str  # one of `GUARD_AXES`
+    axis: str  # what it looks for: toxicity, injection, harm or policy
     licence: str
     citation: str  # where the guard, its prompt or its threshold is described
     about: str

@@ -124,4 +124,4 @@ def stored_vectors(
         frame = pd.DataFrame({"text_hash": list(known), "vector": list(known.values())})
         meta = {"encoder": ENCODER_NAME, "weights": weights.MINILM_FILE.sha256}
         files.write("sentences", ENCODER_NAME, frame=frame, meta=meta)
-    return np.stack([known[key] for key in hashes]).astype(np.float16, copy=False)
+    return np.stack([known[key] for key in hashes])

@@ -268,7 +268,8 @@ def read_traces(
 def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
     """Return how prompts were queried, by a meta file.
 
-    Raise `DataError` if it lacks that or the system prompt changed since.
+    Raise `DataError` if it lacks that, the system prompt changed since or the answers
+    were not decoded greedily.
     """
     if not set(IDENTITY_FIELDS) <= set(meta):
         raise DataError(
@@ -281,7 +282,12 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
             f"{where}: the system prompt {name!r} has another text than when it was"
             " asked; ask again"
         )
-    decoding = Decoding(**meta["decoding"])
+    try:
+        decoding = Decoding(**meta["decoding"])
+    except TypeError:
+        raise DataError(
+            f"{where}: its answers were not decoded greedily; ask again"
+        ) from None
     return PromptContext(
         meta["weights_id"], meta["dtype"], meta["prefix"], meta["suffix"], decoding
     )

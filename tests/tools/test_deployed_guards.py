@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from paraguard_lab.core import control_strings
-from paraguard_lab.guards.entries import parse_guard_entry
+from paraguard_lab.guards.entries import GUARD_AXES, parse_guard_entry
 from paraguard_tools.guards import (
     deployed,
     endpoints,
@@ -800,10 +800,7 @@ def test_a_first_token_guard_gives_the_same_in_any_batch_and_order(family, folde
         deployed.load_deployed_guard(name, entry_of(family), GuardOptions(batch=size))
         for size in (16, 1)
     )
-    assert (
-        guard.axis in contract.GUARD_AXES
-        and guard.citation == ENTRIES[family]["citation"]
-    )
+    assert guard.axis in GUARD_AXES and guard.citation == ENTRIES[family]["citation"]
     found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     assert np.isfinite(found).all() and len(set(found)) > 1
     np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)

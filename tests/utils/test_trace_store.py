@@ -80,6 +80,10 @@ def test_recorded_traces_name_the_part_of_the_key_that_differs(
         read(prompts.assign(text=prompts["text"].replace(prompts["text"][1], "x")))
     with pytest.raises(DataError, match="prompt new is not in it"):
         read(pd.concat([prompts, pd.DataFrame({"prompt_id": ["new"], "text": ["x"]})]))
+    meta = stores.read_meta(mine().path("traces", system))
+    drawn = meta | {"decoding": meta["decoding"] | {"temperature": 0.7, "draw": 0}}
+    with pytest.raises(DataError, match="x: its answers were not decoded greedily"):
+        trace_store.context_from_meta(drawn, "x")
     system_prompts = registry.system_prompts()
     system_prompts["safety"]["text"] = "Other."
     monkeypatch.setattr(registry, "system_prompts", lambda: system_prompts)
