@@ -18,7 +18,7 @@ from paraguard_lab.analysis.guarded import external_rejection_rate
 from paraguard_lab.core.inference import POWER_ERRORS, standard_error
 from paraguard_lab.corpus import xstest
 from paraguard_lab.corpus.xstest import XSTEST_SAFE
-from paraguard_lab.remedies import decisions, first_token, utility, verdicts
+from paraguard_lab.remedies import coin, decisions, first_token, utility, verdicts
 from paraguard_lab.remedies.catalogue import UNTOUCHED, self_cd
 from paraguard_lab.remedies.contract import Remedy
 from paraguard_lab.remedies.curve import ThresholdCurve
@@ -179,10 +179,11 @@ class RemedyEffects:
         Table
             One row per remedy, the untouched system first: system, remedy, kind, role,
             source, n_clusters, n_scored, n_reject, n_twins, too_few_for_dr, queries,
-            too_few_for_change; `_detectable` of frr, dr and twins; over_p (normal);
-            with intervals the `estimate_effects`, `_change` of `CHANGE_MEASURES`
-            against the untouched system on the same clusters, over_curve,
-            xstest_rejected and xstest_safe_rejected (with `_n`).
+            too_few_for_change; `_detectable` of frr, dr and twins; coin_p and over_p
+            (normal); with intervals the `estimate_effects`, `_change` of
+            `CHANGE_MEASURES` against the untouched system on the same clusters,
+            against_coin, over_curve, over_change (over_curve minus that of the
+            untouched system), xstest_rejected and xstest_safe_rejected (with `_n`).
             `verdicts.add_remedy_verdicts` adds the verdicts.
         dict of str to dict of str to Estimate
             The estimates by remedy and measure, for differences.
@@ -314,6 +315,15 @@ class PooledSplits:
         """Estimate the effects of a remedy (`estimate_effects`)."""
         return estimate_effects(self.prompts, self.decided(name), self.clusters)
 
+    def above_curve(self, effects: Effects) -> Estimate:
+        """Estimate how many more twins are refused than by a threshold.
+
+        NaN without a curve.
+        """
+        if self.curve is None:
+            return self.clusters.undefined()
+        return self.curve.above(effects["frr"], effects["twins"])
+
     def changes(self, name: str, effects: Effects) -> Effects:
         """Return changes against the untouched system, by the name of their column.
 
@@ -338,9 +348,17 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
     too_few_before = disagreement.too_few_for_disagreement(untouched.decided)
     queries = pd.concat([benign.labels["queries"], twins.labels["queries"]])
     changes = pool.changes(name, effects)
-    over_curve = pool.clusters.undefined()
-    if pool.curve is not None:
-        over_curve = pool.curve.above(effects["frr"], effects["twins"])
+    over_curve = pool.above_curve(effects)
+    compared = {
+        "against_coin": pool.clusters.undefined(),
+        "over_curve": over_curve,
+        "over_change": pool.clusters.undefined(),
+    }
+    if name != UNTOUCHED:
+        compared["against_coin"] = coin.compare_with_coin(
+            _rates(pool.untouched), _rates(effects)
+        )
+        compared["over_change"] = over_curve - pool.above_curve(pool.untouched)
     row = {
         "n_clusters": len(pool.clusters.codes),
         "n_scored": benign.is_scored.sum(),
@@ -353,11 +371,16 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
     for measure in CHANGE_MEASURES:
         error = standard_error(changes[f"{measure}_change"]) or np.nan
         row[f"{measure}_detectable"] = POWER_ERRORS * error
-    row["over_p"] = normal_p(over_curve)
-    row |= to_columns(effects | changes | {"over_curve": over_curve})
+    row["coin_p"] = normal_p(compared["against_coin"])
+    row["over_p"] = normal_p(compared["over_change"])
+    row |= to_columns(effects | changes | compared)
     row |= external_rejection_rate(decided.get(XSTEST))
     row |= external_rejection_rate(decided.get(XSTEST_SAFE), "xstest_safe")
     return row
+
+
+def _rates(effects: Effects) -> tuple[Estimate, Estimate]:
+    return effects["frr"], effects["twins"]
 
 
 def normal_p(estimate: Estimate) -> float:

@@ -78,8 +78,7 @@ def choose_remedy(rows: Table) -> Advice:
     # that costs nothing that is known.
     price = (falls["twins_change"] / falls["frr_change"]).clip(lower=0)
     falls = falls.assign(price=price).sort_values(["queries", "frr_change"])
-    keeps_twins = falls["twins_verdict"].isin(["kept", "more"])
-    remedies = falls[keeps_twins].to_dict("records")
+    remedies = falls[falls["wins"] == "yes"].to_dict("records")
     priced = falls.dropna(subset="price").sort_values("price", kind="stable")
     trade_offs = [] if remedies else priced.to_dict("records")
     remedy = next(iter(remedies), None)
@@ -271,13 +270,13 @@ def _describe_remedies(
     advice = choose_remedy(measured.rows)
     row = advice.remedy or advice.trade_off
     chosen = (
-        "none. No remedy on the map lowers false refusals, by its interval, and keeps"
-        " right ones"
+        "none. No remedy on the map lowers false refusals, keeps right ones and does"
+        " better than answering as many refusals at random"
     )
     if advice.remedy:
         chosen = (
             f"{_name_with_cost(advice.remedy)}. FRR falls (interval below 0), right"
-            " refusals are kept"
+            " refusals are kept, and it does better than answering as many at random"
         )
     lines = [
         f"2. The cheapest remedy: {chosen} (tried: {', '.join(advice.tried) or 'none'})"
@@ -297,6 +296,11 @@ def _describe_remedies(
             f"   FRR by {frr}, twins refused by {twins} ({row['twins_verdict']}), DR by"
             f" {dr}"
         )
+        if row["coin_verdict"]:
+            lines.append(
+                "   Compared with answering as many refusals at random:"
+                f" {row['coin_verdict']}"
+            )
         if row["over_verdict"] in ("better", "worse", "undecided"):
             lines.append(f"   Compared with a mere threshold: {row['over_verdict']}")
     of_system = measured.rows["system"].iloc[0]

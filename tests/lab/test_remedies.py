@@ -1122,13 +1122,18 @@ def test_effects_by_hand(curved):
 @pytest.mark.slow
 def test_verdicts_by_hand():
     def row(remedy, role="remedy", too_few=False, over=0.0, p=1.0, **intervals):
-        given = {"dr_change": (-1, 1), "twins_change": (-1, 1)} | intervals
+        ends = (-1, 1)
+        given = {"dr_change": ends, "twins_change": ends, "frr_change": ends}
+        given |= intervals
+        coin, coin_p = given.pop("coin", (np.nan, np.nan))
         about = {
             "remedy": remedy,
             "role": role,
             "too_few_for_change": too_few,
-            "over_curve": over,
+            "over_change": over,
             "over_p": p,
+            "against_coin": coin,
+            "coin_p": coin_p,
         }
         return about | {
             f"{name}{end}": value
@@ -1139,20 +1144,44 @@ def test_verdicts_by_hand():
     rows = [
         row("untouched", role="", p=np.nan),
         row(
-            "one", dr_change=(-0.3, -0.1), twins_change=(-0.04, 0.04), over=0.1, p=0.01
+            "one",
+            dr_change=(-0.3, -0.1),
+            twins_change=(-0.04, 0.04),
+            frr_change=(-0.1, -0.01),
+            coin=(-0.1, 0.001),
+            over=0.1,
+            p=0.01,
         ),
         row(
-            "two", dr_change=(0.1, 0.3), twins_change=(-0.04, -0.01), over=-0.1, p=0.001
+            "two",
+            dr_change=(0.1, 0.3),
+            twins_change=(-0.04, -0.01),
+            frr_change=(-0.1, -0.01),
+            coin=(-0.1, 0.02),
+            over=-0.1,
+            p=0.001,
         ),
-        row("three", twins_change=(-0.06, -0.01), over=0.1, p=0.03),
-        row("four", twins_change=(-0.05, 0.0), dr_change=(-0.1, 0.0)),
+        row(
+            "three",
+            twins_change=(-0.06, -0.01),
+            frr_change=(-0.1, -0.01),
+            coin=(-0.1, 0.002),
+            over=0.1,
+            p=0.03,
+        ),
+        row(
+            "four",
+            twins_change=(-0.05, 0.0),
+            dr_change=(-0.1, 0.0),
+            coin=(0.1, 0.003),
+        ),
         row("five", twins_change=(0.01, 0.2), dr_change=(-0.3, -0.1), too_few=True),
         row(
             "six",
             **dict.fromkeys(("dr_change", "twins_change"), (np.nan, np.nan)),
             p=np.nan,
         ),
-        row("control", role="control", over=0.2, p=1e-9),
+        row("control", role="control", over=0.2, p=1e-9, coin=(-0.1, 1e-9)),
     ]
     found = verdicts.add_remedy_verdicts(pd.DataFrame(rows))
     assert found["dr_verdict"].tolist() == [
@@ -1192,6 +1221,15 @@ def test_verdicts_by_hand():
         "undecided",
         "",
     ]
+    # six p against a coin, two of them 1 for want of a fall: 0.001 x 6 = 0.006, 0.002 x
+    # 5 = 0.01, 0.003 x 4 = 0.012, 0.02 x 3 = 0.06
+    assert found["coin_p_holm"][[1, 3, 4, 2]].tolist() == pytest.approx(
+        [0.006, 0.01, 0.012, 0.06]
+    )
+    coins = ["", "better", "undecided", "better", "worse", "undecided", "undecided", ""]
+    assert found["coin_verdict"].tolist() == coins
+    # two falls and keeps its twins as a coin does; three loses its twins
+    assert found["wins"].tolist() == ["", "yes", *["no"] * 6]
 
 
 def test_what_could_have_been_seen_by_hand():
