@@ -55,6 +55,42 @@ def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     return Estimate(value, low, high, estimate.draws)
 
 
+def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
+    """Estimate a ratio of totals that may lie near 0 or 1, by percentiles.
+
+    Where all that does not hit lies in one cluster, a bootstrap-t interval of such a
+    ratio ends at 0: a resample without that cluster has no error of its own.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
+        How much counts in each cluster, and how much of it hits.
+
+    Returns
+    -------
+    Estimate
+        NaN if nothing counts; a ratio of 0 or 1 has the exact interval on the
+        clusters that have a value.
+
+    Examples
+    --------
+    >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
+    >>> n, hits = np.array([3, 2, 4, 1]), np.array([1, 2, 0, 1])
+    >>> share_of_totals(clusters, (n, hits)).value
+    0.4
+    """
+    if not sums[0].any():
+        return clusters.undefined()
+    estimate = clusters.estimate(lambda n, hits: hits / n, *sums)
+    value = estimate.value
+    if min(value, 1 - value) >= _ROUNDING:
+        return estimate
+    n_clusters = int(np.count_nonzero(sums[0]))
+    low, high = binomial_interval(n_clusters * round(value), n_clusters)
+    return Estimate(value, low, high, estimate.draws)
+
+
 def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what hits over what counts, and its derivatives (`Statistic`)."""
     n, hits = totals.T

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import comb
 
 from paraguard_lab.core.inference import share_of_clusters
-from paraguard_lab.core.ratios import ratio_of_totals
+from paraguard_lab.core.ratios import share_of_totals
 from paraguard_utils.core.disagreement import count_decisions, is_mixed
 from paraguard_utils.core.estimates import (
     MIN_MIXED,
@@ -65,7 +65,7 @@ def rephrasing_odds(
     """
     decided = count_decisions(refused, cluster)
     clusters = ClusterBootstrap(decided["cluster_id"], n_resamples, random_state)
-    return ratio_of_totals(clusters, count_rephrased(clusters, decided, tries))
+    return share_of_totals(clusters, count_rephrased(clusters, decided, tries))
 
 
 def answer_probability(
@@ -106,7 +106,7 @@ def count_rephrased(
     """Count refused requests, and those expected to be answered within some tries.
 
     `decided` is from `count_decisions`; both arrays have shape (n_clusters,) and suit
-    `ratios.ratio_of_totals`.
+    `ratios.share_of_totals`.
 
     Examples
     --------

@@ -1,0 +1,205 @@
+"""Tell chance from wording in answers that were drawn several times (ours).
+
+(`docs/method.md`, What a decision hangs on)
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from paraguard_lab.core.draws import count_draws
+from paraguard_lab.core.pair_shares import PairShares
+from paraguard_lab.core.ratios import share_of_totals
+from paraguard_lab.core.rephrasing import MAX_TRIES, answer_probability
+from paraguard_utils import unsafe
+from paraguard_utils.analysis.system import System
+from paraguard_utils.analysis.wording import find_cluster_pairs
+from paraguard_utils.core.disagreement import MIN_DECISIONS_EACH
+from paraguard_utils.core.estimates import (
+    MIN_REFUSALS,
+    ClusterBootstrap,
+    Estimate,
+    to_columns,
+)
+from paraguard_utils.core.wording import Phrasings
+from paraguard_utils.schemas import Corpus, Table
+
+KINDS_OF_PAIRS = ("near", "free", "all")
+
+MIN_DRAWS = MAX_TRIES + 1
+"""Draws of a prompt, and drawn phrasings of a request, that asking again needs."""
+
+
+def join_draws(prompts: Corpus, samples: pd.DataFrame) -> pd.DataFrame:
+    """Return the prompts with two drawn answers or more, and counts of their answers.
+
+    Columns: those of the prompts, size and sum (`core.draws.count_draws`).
+    """
+    counts = count_draws(samples)[["size", "sum"]]
+    drawn = prompts.join(counts, on="prompt_id")
+    drawn = drawn[drawn["size"] >= 2].reset_index(drop=True)
+    return drawn.assign(size=drawn["size"].astype(int), sum=drawn["sum"].astype(int))
+
+
+def split_chance(
+    system: System, samples: pd.DataFrame, decoding: str
+) -> list[dict[str, object]]:
+    """Split decisions into meaning, wording and chance, by kind of pair.
+
+    Returns
+    -------
+    list of dict
+        A row for near-copies, free rewordings and all pairs: system, decoding, pairs
+        (their kind), n (pairs), with intervals pair, meaning, wording and chance, and
+        too_few (refused or other draws of the prompts in such pairs).
+    """
+    drawn = join_draws(system.prompts, samples)
+    size = drawn["size"].to_numpy(float)
+    refused = drawn["sum"].to_numpy(float)
+    same = 2 * refused * (size - refused) / (size * (size - 1))
+    found = find_cluster_pairs(drawn)
+    clusters = ClusterBootstrap(
+        drawn["cluster_id"], system.clusters.resamples, system.clusters.seed
+    )
+    style = drawn["strategy"].to_numpy().astype(str)
+    ids = drawn["cluster_id"].to_numpy()
+    phrasings = Phrasings(ids, refused / size, style)
+    chosen = {"near": found.near, "free": found.free}
+    chosen["all"] = np.ones(len(found.first), bool)
+    rows = []
+    for kind in KINDS_OF_PAIRS:
+        pairs = found.select(chosen[kind])
+        inside = np.union1d(*pairs)
+        n_refused = refused[inside].sum()
+        rarer = min(n_refused, size[inside].sum() - n_refused)
+        about = {"system": system.name, "decoding": decoding, "pairs": kind}
+        about["n"] = len(pairs[0])
+        parts = PairShares(clusters, phrasings, pairs, same).estimate()
+        too_few = {"too_few": rarer < MIN_DECISIONS_EACH}
+        rows.append(about | to_columns(parts) | too_few)
+    return rows
+
+
+def tabulate_chance(
+    systems: Sequence[System], samples: Mapping[str, Mapping[str, pd.DataFrame]]
+) -> Table:
+    """Return `split_chance` of all systems and decodings.
+
+    `samples` holds drawn answers by decoding and name of a system.
+    """
+    rows = []
+    for decoding, by_system in samples.items():
+        for system in systems:
+            if system.name in by_system:
+                rows += split_chance(system, by_system[system.name], decoding)
+    return pd.DataFrame(rows)
+
+
+def all_refused_elsewhere(refused_shares: np.ndarray, tries: int) -> np.ndarray:
+    """Return the probability that some other phrasings are all refused.
+
+    Each phrasing is asked once; which ones are asked is random.
+
+    Parameters
+    ----------
+    refused_shares : numpy.ndarray, shape (phrasings,)
+        Of one request, in [0, 1].
+    tries : int
+        Other phrasings asked.
+
+    Returns
+    -------
+    numpy.ndarray, shape (phrasings,)
+        For each phrasing, over the others.
+
+    Examples
+    --------
+    Of four phrasings, the first has three others, all of which are asked.
+
+    >>> all_refused_elsewhere(np.array([1.0, 0.5, 0.5, 1.0]), tries=3)
+    array([0.25, 0.5 , 0.5 , 0.25])
+    """
+    shares = []
+    for place in range(len(refused_shares)):
+        others = np.delete(refused_shares, place)
+        chosen = [np.prod(subset) for subset in combinations(others, tries)]
+        shares.append(np.mean(chosen))
+    return np.array(shares)
+
+
+def estimate_asked_again(
+    drawn: pd.DataFrame, clusters: ClusterBootstrap
+) -> dict[str, Estimate]:
+    """Estimate how often a refused draw is followed by an answer within three more.
+
+    Parameters
+    ----------
+    drawn : DataFrame
+        From `join_draws`.
+    clusters : ClusterBootstrap
+        Of the requests; a twin counts as its benign cluster.
+
+    Returns
+    -------
+    dict of Estimate
+        same3, of draws of the same words; other3, of one draw each of three other
+        phrasings; other3_minus_same3. NaN without a refused draw that has both.
+    """
+    drawn = drawn[drawn["size"] >= MIN_DRAWS]
+    siblings = drawn.groupby("cluster_id")["size"].transform("size")
+    drawn = drawn[siblings >= MIN_DRAWS]
+    share = drawn["sum"] / drawn["size"]
+    others = share.groupby(drawn["cluster_id"]).transform(
+        lambda own: all_refused_elsewhere(own.to_numpy(), MAX_TRIES)
+    )
+    answered = drawn["size"] - drawn["sum"]
+    same = answer_probability(drawn["size"] - 1, answered, MAX_TRIES)
+    weight = drawn["sum"].to_numpy(float)
+    ids = unsafe.benign_cluster_of(drawn["cluster_id"])
+    n = clusters.sums(ids, weight)
+    same_hits = clusters.sums(ids, np.where(weight > 0, weight * same, 0.0))
+    other_hits = clusters.sums(ids, weight * (1 - others.to_numpy(float)))
+    difference = clusters.undefined()
+    if n.any():
+        difference = clusters.estimate(
+            lambda n, same, other: (other - same) / n, n, same_hits, other_hits
+        )
+    return {
+        "same3": share_of_totals(clusters, (n, same_hits)),
+        "other3": share_of_totals(clusters, (n, other_hits)),
+        "other3_minus_same3": difference,
+    }
+
+
+def asked_again_row(
+    system: System, samples: pd.DataFrame, decoding: str
+) -> dict[str, object]:
+    """Return a row of `estimate_asked_again`.
+
+    Columns: system, decoding, n_refused (draws), the estimates with intervals, too_few
+    (refused prompts).
+    """
+    drawn = join_draws(system.prompts, samples)
+    estimates = estimate_asked_again(drawn, system.clusters)
+    return {
+        "system": system.name,
+        "decoding": decoding,
+        "n_refused": int(drawn["sum"].sum()),
+        **to_columns(estimates),
+        "too_few": (drawn["sum"] > 0).sum() < MIN_REFUSALS,
+    }
+
+
+def tabulate_asked_again(
+    systems: Sequence[System], samples: Mapping[str, Mapping[str, pd.DataFrame]]
+) -> Table:
+    """Return `asked_again_row` of all systems and decodings, as `tabulate_chance`."""
+    rows = []
+    for decoding, by_system in samples.items():
+        for system in systems:
+            if system.name in by_system:
+                drawn = by_system[system.name]
+                rows.append(asked_again_row(system, drawn, decoding))
+    return pd.DataFrame(rows)
