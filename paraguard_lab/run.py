@@ -42,7 +42,7 @@ BUILDING = ("01", "A2")
 
 RUN_ORDER = (
     *("01", "02", "A0", "03", "04", "05"),
-    *("A4", "06", "07", "A1", "A2", "A3", "00"),
+    *("A4", "A5", "06", "07", "A1", "A2", "A3", "00"),
 )
 """Numbers of the notebooks, each after those whose files it reads."""
 

@@ -79,7 +79,7 @@ class DetailSettings(AnalysisSettings, TwinOptions):
 
 
 class DecisionSettings(AnalysisSettings, TwinOptions):
-    """Parameters of A4."""
+    """Parameters of A4 and A5."""
 
     xstest: str = ""
 
@@ -109,5 +109,6 @@ NOTEBOOK_SETTINGS: dict[str, type[FrozenParameters]] = {
     "A2": WriterSettings,
     "A3": DetailSettings,
     "A4": DecisionSettings,
+    "A5": DecisionSettings,
 }
 """The model of each notebook's parameters, by its number."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis import guarded as lab_guarded
-from paraguard_lab.analysis import veto
+from paraguard_lab.analysis import veto, voting
 from paraguard_lab.corpus import compared, nearest_seeds, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.corpus.twins import keep_with_twin
@@ -28,8 +28,9 @@ from paraguard_lab.settings import (
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import guarded, pipeline
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.corpus import gates, inputs, risk
+from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
@@ -175,6 +176,27 @@ class RemedyStudy(LabStudy[RemedySettings]):
             self.write(name, table)
         none = pd.DataFrame({"system": [], "remedy": [], "role": []})
         return {"remedy_map": none, **measured}
+
+    def measure_votes(self) -> tuple[Table, Table]:
+        """Compare one query with several wordings and systems.
+
+        Returns `votes` and `foretelling` (`analysis.voting`); without systems that can
+        be split, both are empty.
+        """
+        corpora = {self.settings.corpus: self.prompts, self.settings.twins: self.twins}
+        try:
+            scored = effects.read_refusal_scores(self.store, corpora, self.settings)
+        except (DataError, Missing):
+            if self.store.recorded:
+                raise
+            return pd.DataFrame(), pd.DataFrame()
+        votes = voting.tabulate_votes(scored, self.clusters)
+        foretold = []
+        for name, scores in scored.items():
+            n, auc = voting.estimate_foretelling(scores, self.clusters)
+            foretold.append({"system": name, "n": n, **to_columns({"auc": auc})})
+        foretelling = pd.DataFrame(foretold)
+        return self.write("votes", votes), self.write("foretelling", foretelling)
 
 
 class AnswerStudy(LabStudy[LabelCheckSettings]):
@@ -322,6 +344,20 @@ class DecisionStudy(ScoredStudy[DecisionSettings]):
                 find_threshold(name, system, benign_scores["score"]),
             )
         return sides
+
+    def rank_guards_together(self, guards: Mapping[str, System]) -> Table:
+        """Compare two guards' scores together with the better one (`voting`)."""
+        scored = {}
+        for name, sides in self.read_guard_scores(guards).items():
+            prompts = (sides.paired, sides.twins)
+            scores = (sides.paired["score"].to_numpy(), sides.twins["score"].to_numpy())
+            if all(np.isfinite(side).all() for side in scores):
+                nothing = (np.zeros(len(scores[0])), np.zeros(len(scores[1])))
+                scored[name] = voting.RefusalScores.of(prompts, scores, nothing)
+                clusters = sides.clusters
+        if len(scored) < 2:
+            return pd.DataFrame()
+        return voting.tabulate_pairs(scored, clusters)
 
     @staticmethod
     def labels_in_front(guards: Mapping[str, System]) -> dict[str, Labels]:

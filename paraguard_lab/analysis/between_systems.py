@@ -16,7 +16,12 @@ from paraguard_lab.core.inference import adjust_holm
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import find_cluster_pairs, make_phrasings
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import MIN_MIXED, Estimate, to_columns
+from paraguard_utils.core.estimates import (
+    MIN_MIXED,
+    ClusterBootstrap,
+    Estimate,
+    to_columns,
+)
 from paraguard_utils.core.wording import estimate_pair_disagreement
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.schemas import Table
@@ -28,38 +33,36 @@ SIZES = ("qwen2.5-coder-0.5b-instruct-q4_k_m", "qwen2.5-coder-1.5b-instruct-q4_k
 """Two models of one maker that differ in size."""
 
 
-def _shares_by_cluster(system: System) -> np.ndarray:
-    """Return the refused share of every cluster, shape (n_clusters,); NaN for none."""
+def _shares_by_cluster(system: System) -> pd.Series:
+    """Return the refused share of every cluster, by its id; NaN without a decision."""
     ids = system.prompts["cluster_id"].to_numpy()
-    shares = pd.Series(system.refused).groupby(ids).mean()
-    return shares.reindex(system.clusters.codes.index).to_numpy()
+    return pd.Series(system.refused).groupby(ids).mean()
 
 
 def correlate_requests(first: System, second: System) -> Estimate:
     """Estimate Spearman's rho between the refused shares of the same requests.
 
-    NaN if one system decides all requests alike.
+    Requests without a decision of one system are left out. NaN if one decides all
+    alike.
     """
-    clusters = first.clusters
-    x = _shares_by_cluster(first)
-    y = _shares_by_cluster(second)
-    known = np.isfinite(x) & np.isfinite(y)
+    shares = pd.DataFrame(
+        {"x": _shares_by_cluster(first), "y": _shares_by_cluster(second)}
+    )
+    shares = shares.dropna()
+    usual = first.clusters
+    clusters = ClusterBootstrap(shares.index, usual.resamples, usual.seed)
 
     def correlate(counts: np.ndarray) -> np.ndarray:
-        drawn = [np.repeat(np.flatnonzero(known), row[known]) for row in _whole(counts)]
-        return np.array([_spearman(x[rows], y[rows]) for rows in drawn])
+        rows = np.tile(np.arange(len(shares)), len(counts))
+        drawn = np.repeat(rows, counts.astype(int).ravel()).reshape(len(counts), -1)
+        ranks = [
+            rankdata(shares[side].to_numpy()[drawn], axis=1) for side in ("x", "y")
+        ]
+        x, y = (side - side.mean(axis=1, keepdims=True) for side in ranks)
+        spread = np.sqrt((x * x).sum(axis=1) * (y * y).sum(axis=1))
+        return (x * y).sum(axis=1) / spread
 
     return clusters.estimate_from_counts(correlate)
-
-
-def _whole(counts: np.ndarray) -> np.ndarray:
-    return counts.astype(int)
-
-
-def _spearman(x: np.ndarray, y: np.ndarray) -> float:
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return np.nan
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
 
 
 def correlate_flips(first: System, second: System) -> Estimate:
@@ -182,13 +185,8 @@ def compare_sizes(systems: Sequence[System]) -> Table:
         if len(by_model) == len(SIZES):
             compared = compare_systems(by_model, ("dr_free", "frr"))
             rows.append(compared.assign(instruction=instruction))
-    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
-    return adjust_over_instructions(table)
-
-
-def adjust_over_instructions(table: Table) -> Table:
-    """Adjust p over the instructions of each measure, by Holm."""
-    if not len(table):
-        return table
+    if not rows:
+        return pd.DataFrame()
+    table = pd.concat(rows, ignore_index=True)
     adjusted = table.groupby("measure")["p"].transform(adjust_holm)
     return table.assign(p_holm=adjusted)

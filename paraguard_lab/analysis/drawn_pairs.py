@@ -74,8 +74,12 @@ def split_chance(
         inside = np.union1d(*pairs)
         n_refused = refused[inside].sum()
         rarer = min(n_refused, size[inside].sum() - n_refused)
-        about = {"system": system.name, "decoding": decoding, "pairs": kind}
-        about["n"] = len(pairs[0])
+        about = {
+            "system": system.name,
+            "decoding": decoding,
+            "pairs": kind,
+            "n": len(pairs[0]),
+        }
         parts = PairShares(clusters, phrasings, pairs, same).estimate()
         too_few = {"too_few": rarer < MIN_DECISIONS_EACH}
         rows.append(about | to_columns(parts) | too_few)

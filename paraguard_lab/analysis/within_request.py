@@ -270,11 +270,14 @@ def _fit_risk(system: System) -> dict[str, Any]:
     refused = system.refused[chosen]
     risk = system.prompts["risk"].to_numpy(float)[chosen]
     decided = disagreement.count_decisions(refused, ids)
-    n_mixed = int(disagreement.is_mixed(decided).sum())
+    mixed = decided.loc[disagreement.is_mixed(decided), "cluster_id"]
+    n_mixed = len(mixed)
     estimate: tuple[float, float, float] = (np.nan, np.nan, np.nan)
     if n_mixed >= MIN_MIXED:
         scaled = (risk - risk.mean()) / risk.std()
-        fit = ConditionalLogit(refused, scaled[:, None], groups=ids).fit(disp=False)
+        tells = np.isin(ids, mixed)  # the other clusters say nothing
+        model = ConditionalLogit(refused[tells], scaled[tells, None], groups=ids[tells])
+        fit = model.fit(disp=False)
         beta = float(fit.params[0])
         error = float(fit.bse[0])
         if np.isfinite(error):

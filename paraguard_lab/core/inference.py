@@ -41,6 +41,17 @@ def two_sided_p(estimate: Estimate) -> float:
     return float(min(1.0, 2 * (1 + n_beyond) / (1 + len(known))))
 
 
+def normal_p(estimate: Estimate) -> float:
+    """Return the two-sided normal p of an estimate, if the truth is zero.
+
+    The standard error is that of its resamples; if it is 0, p is NaN.
+    """
+    error = standard_error(estimate)
+    if not error or np.isnan(error):
+        return np.nan
+    return 2 * NormalDist().cdf(-abs(estimate.value) / error)
+
+
 def estimate_kappa(
     clusters: ClusterBootstrap, cluster_ids: Strings, first: Strings, second: Strings
 ) -> Estimate:

@@ -6,12 +6,15 @@ compared with is matched by style, as in `paraguard_utils.core.wording`.
 """
 
 import numpy as np
+from scipy import sparse
 from scipy.stats import rankdata
 
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 from paraguard_utils.core.wording import PairRows, Phrasings
 
 N_PERMUTATIONS = 999
+
+_ROUNDING = 1e-12
 
 
 class PairShares:
@@ -153,22 +156,59 @@ def gap_p(
         DR of `free` minus DR of `near`, and the one-sided p. Both are NaN if no pair of
         either is decided differently in the whole corpus.
     """
-    nothing = np.zeros(len(phrasings.refused))
-    once = np.ones((1, len(clusters.codes)))
-
-    def gap(refused: np.ndarray) -> float:
-        dealt = phrasings._replace(refused=refused)
-        sides = []
-        for pairs in (free, near):
-            parts = PairShares(clusters, dealt, pairs, nothing).shares(once)
-            sides.append(float(parts["pair"][0]))
-        return sides[0] - sides[1]
-
-    observed = gap(phrasings.refused)
-    if not np.isfinite(observed):
-        return np.nan, np.nan
     code = clusters.codes.loc[phrasings.cluster].to_numpy()
     dealt = deal_out(phrasings.refused, code, draws, seed)
-    null = np.array([gap(refused) for refused in dealt])
-    n_beyond = np.count_nonzero(null >= observed - 1e-12)
+    decisions = np.vstack([phrasings.refused, dealt])
+    gaps = dealt_ratios(phrasings, code, free, decisions) - dealt_ratios(
+        phrasings, code, near, decisions
+    )
+    observed = float(gaps[0])
+    if not np.isfinite(observed):
+        return np.nan, np.nan
+    n_beyond = np.count_nonzero(gaps[1:] >= observed - _ROUNDING)
     return observed, (1 + n_beyond) / (1 + draws)
+
+
+def dealt_ratios(
+    phrasings: Phrasings, code: np.ndarray, pairs: PairRows, decisions: np.ndarray
+) -> np.ndarray:
+    """Return DR of some pairs under several sets of decisions.
+
+    Parameters
+    ----------
+    phrasings : Phrasings
+        Their decisions are not used.
+    code : numpy.ndarray of int, shape (n,)
+        Number of each phrasing's cluster.
+    pairs : (numpy.ndarray, numpy.ndarray)
+    decisions : numpy.ndarray, shape (draws, n)
+
+    Returns
+    -------
+    numpy.ndarray, shape (draws,)
+        NaN where nothing could differ.
+    """
+    first, second = pairs
+    names, style = np.unique(phrasings.style.astype(str), return_inverse=True)
+    n_styles = len(names)
+    shape = (code.max() + 1, n_styles)
+    cells = code * n_styles + style
+    n = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    rows = np.arange(len(cells))
+    in_cell = sparse.csr_array((np.ones(len(cells)), (cells, rows)))
+    refused = (in_cell @ decisions.T).T.reshape(len(decisions), *shape)
+    answered = n - refused
+    # Of every two styles, pairs of one cluster that are decided differently
+    own = refused.transpose(0, 2, 1) @ answered
+    r = refused.sum(axis=1)
+    a = answered.sum(axis=1)
+    every = r[:, :, None] * a[:, None, :]
+    opposite = (every - own) + (every - own).transpose(0, 2, 1)
+    total = n.sum(axis=0)
+    unrelated = np.outer(total, total) - n.T @ n
+    n_pairs = np.zeros((n_styles, n_styles))
+    np.add.at(n_pairs, (style[first], style[second]), 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where(n_pairs > 0, n_pairs * opposite / unrelated, 0.0)
+        differ = decisions[:, first] != decisions[:, second]
+        return differ.sum(axis=1) / each.sum(axis=(1, 2))

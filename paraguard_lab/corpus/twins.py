@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
@@ -12,6 +13,7 @@ from paraguard_utils import unsafe
 from paraguard_utils.core.words import split_words
 from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
+from paraguard_utils.text import STOPWORDS
 
 _FORM = (
     r"(?i)\b(?:i|i'm|i've|i'd|im|me|my|mine|we|us|our)\b",
@@ -39,8 +41,9 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     dict of str to float
         Areas under the ROC curve, 0.5 for no separation: auc_risk; auc_brevity (fewer
         words); auc_form, of a logistic regression on the number of words and `_FORM`
-        that scores each of ten folds by the others; and auc_letters, of a regression
-        that counts characters too.
+        that scores each of ten folds by the others; and of such regressions
+        auc_letters (that counts characters too), auc_words and auc_function_words (on
+        TF-IDF of all words, and of `text.STOPWORDS`).
     """
     texts = pd.concat([benign, twins], ignore_index=True)
     harmful = np.arange(len(texts)) >= len(benign)
@@ -50,10 +53,19 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
     form = np.column_stack([words, *counts]).astype(float)
     with_letters = np.column_stack([form, texts["text"].str.len()])
 
+    every_word = TfidfVectorizer(tokenizer=split_words, token_pattern=None)
+    function_words = TfidfVectorizer(
+        tokenizer=split_words, token_pattern=None, vocabulary=sorted(STOPWORDS)
+    )
     scores = {"auc_risk": texts["risk"], "auc_brevity": -words}
-    for name, features in (("auc_form", form), ("auc_letters", with_letters)):
+    for name, features, prepared in (
+        ("auc_form", form, StandardScaler()),
+        ("auc_letters", with_letters, StandardScaler()),
+        ("auc_words", texts["text"], every_word),
+        ("auc_function_words", texts["text"], function_words),
+    ):
         probabilities = cross_val_predict(
-            make_pipeline(StandardScaler(), LogisticRegression()),
+            make_pipeline(prepared, LogisticRegression()),
             features,
             harmful,
             groups=groups,

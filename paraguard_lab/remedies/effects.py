@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
 
 from paraguard_lab.analysis import predictions
 from paraguard_lab.analysis.guarded import external_rejection_rate
-from paraguard_lab.core.inference import POWER_ERRORS, standard_error
+from paraguard_lab.analysis.voting import RefusalScores
+from paraguard_lab.core.inference import POWER_ERRORS, normal_p, standard_error
 from paraguard_lab.corpus import xstest
 from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.remedies import coin, decisions, first_token, utility, verdicts
@@ -35,6 +35,7 @@ from paraguard_lab.settings import RemedySettings
 from paraguard_utils.analysis import guarded
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core import disagreement
+from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
     Estimate,
@@ -292,11 +293,7 @@ class PooledSplits:
     def _learn_curve(
         self, base: UntouchedSystem, folds: Sequence[Splits]
     ) -> ThresholdCurve:
-        p = []
-        for fold in folds:
-            rates = first_token.learn_refusal_rates(base, fold.train)
-            p.append(first_token.p_refuse_split(base, fold.test, rates))
-        benign, twins = map(np.concatenate, zip(*p, strict=True))
+        _, (benign, twins) = first_token.score_folds(base, folds)
         return ThresholdCurve(self.prompts, benign, twins, self.clusters)
 
     def decided(self, name: str) -> dict[str, Labels]:
@@ -383,15 +380,28 @@ def _rates(effects: Effects) -> tuple[Estimate, Estimate]:
     return effects["frr"], effects["twins"]
 
 
-def normal_p(estimate: Estimate) -> float:
-    """Return the two-sided normal p of an estimate, if the truth is zero.
+def read_refusal_scores(
+    store: Store, corpora: Mapping[str, Corpus], settings: RemedySettings
+) -> dict[str, RefusalScores]:
+    """Return p(refuse) and decisions of every system under the safety instruction.
 
-    The standard error is that of its resamples; if it is 0, p is NaN.
+    They are cross-fitted over the thirds of the clusters. A system whose server
+    returned no next-token probabilities is left out.
     """
-    error = standard_error(estimate)
-    if not error:
-        return np.nan
-    return float(2 * ndtr(-abs(estimate.value) / error))
+    benign, twins = corpora.values()
+    folds = rotate_splits(split_clusters(benign, twins))
+    scored = {}
+    for name, base in decisions.find_untouched_systems(
+        store, corpora, settings
+    ).items():
+        with contextlib.suppress(Missing):
+            prompts, p = first_token.score_folds(base, folds)
+            decided = []
+            for corpus_name, side in zip(corpora, prompts, strict=True):
+                labels = base.decide(corpus_name, side)
+                decided.append(as_refused(labels["label"]))
+            scored[name] = RefusalScores.of(prompts, p, decided)
+    return scored
 
 
 def measure_remedies(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.guards.refusal import RefusalRates, fit_refusal_rates, p_refuse
-from paraguard_lab.remedies.splits import Split
+from paraguard_lab.remedies.splits import Split, Splits
 from paraguard_lab.remedies.untouched import UntouchedSystem
 
 _Value = TypeVar("_Value")
@@ -41,6 +41,22 @@ def p_refuse_split(
         p_refuse(base.traces(corpus_name, prompts), rates)
         for corpus_name, prompts in base.by_corpus(split).items()
     ]
+
+
+def score_folds(
+    base: UntouchedSystem, folds: Sequence[Splits]
+) -> tuple[Split, list[np.ndarray]]:
+    """Return the test prompts of all folds, and p(refuse) of both sides.
+
+    Each fold's rates are learned from its own training split.
+    """
+    sides = zip(*[fold.test for fold in folds], strict=True)
+    prompts = Split(*[pd.concat(side, ignore_index=True) for side in sides])
+    p = []
+    for fold in folds:
+        rates = learn_refusal_rates(base, fold.train)
+        p.append(p_refuse_split(base, fold.test, rates))
+    return prompts, [np.concatenate(side) for side in zip(*p, strict=True)]
 
 
 def choose_by_youden(

@@ -19,6 +19,7 @@ COLUMN_HEADINGS |= {
     "floor_matched": "matched floor",
     "frr_change": "FRR, change",
     "n_mixed": "mixed clusters",
+    "coin_verdict": "against a coin",
     "over_verdict": "against a threshold",
     "too_few_twins": "too few harmful",
     "twins_change": "twins, change",

@@ -17,7 +17,12 @@ from paraguard_lab.core.disagreement import (
     estimate_disagreement_difference,
 )
 from paraguard_lab.core.inference import two_sided_p
-from paraguard_lab.core.ratios import RatioSums, ratio_difference, ratio_of_totals
+from paraguard_lab.core.ratios import (
+    RatioSums,
+    ratio_difference,
+    ratio_of_totals,
+    share_of_totals,
+)
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
 from paraguard_utils.core import disagreement, estimates, wording
@@ -265,8 +270,13 @@ def _odds(
 
     With two sides, estimate by how much it differs between them.
     """
-    totals = [rephrasing.count_rephrased(clusters, side, tries) for side in sides]
-    return _divide(clusters, *totals)
+    shares = []
+    for side in sides:
+        totals = rephrasing.count_rephrased(clusters, side, tries)
+        shares.append(share_of_totals(clusters, totals))
+    if len(shares) == 2:
+        return shares[0] - shares[1]
+    return shares[0]
 
 
 def _divide(clusters: ClusterBootstrap, *totals: RatioSums) -> Estimate:

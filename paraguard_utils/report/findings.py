@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.analysis.cohorts import BINNINGS, to_percent
+from paraguard_utils.core.confusion import CR_THRESHOLDS
 from paraguard_utils.core.estimates import MIN_MIXED, MIN_REFUSALS
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
 from paraguard_utils.report import paper, tables
@@ -47,9 +48,16 @@ COHORT_CLAIMS = {
 }
 
 PAPER_CLAIMS = {
-    "safe": ("Safe paraphrases are mostly confused", "cohort.safe", "04"),
-    "risky": ("High-risk refusals are the least confused", "cohort.risky", "04"),
+    "safe75": ("Safe paraphrases are mostly confused (CR@0.75)", "cohort.safe", "04"),
+    "safe60": ("The same at the guards' threshold (CR@0.60)", "cohort.safe", "04"),
+    "risky75": (
+        "High-risk refusals are the least confused (CR@0.75)",
+        "cohort.risky",
+        "04",
+    ),
+    "risky60": ("The same at CR@0.60", "cohort.risky", "04"),
     "similarity": ("CI does not follow similarity (r)", "r.similarity", "03"),
+    "redundant": ("CI is not redundant with it (|r| < 0.7)", "r.similarity", "03"),
     "guards": (
         "Guards' refusals are all confused (CR@0.60)",
         "guard.safeunlearn.cr60",
@@ -61,6 +69,12 @@ PAPER_CLAIMS = {
 Each has a title for readers, its item in `data/paper_values.csv`, and the number of the
 notebook that counts the comparisons.
 """
+
+NOT_TESTABLE = {
+    "Qwen 3 refuses more than Qwen 2.5 and is far less confused": "",
+    "Mistral 7B is confused in localized pockets (CD)": "cd.mistral-7b.low",
+}
+"""Claims about models that nobody asked here, and their items, if they have one."""
 
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
@@ -93,7 +107,7 @@ def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
     """Test the paper's claims about cohorts on Table 2, at one threshold of CR.
 
     `tau` is one of `confusion.CR_THRESHOLDS`. Cells of fewer than 30 rejections or 10
-    clusters are untestable. Returns claim, cohorts (how they are divided),
+    clusters are untestable. Returns claim (with tau), cohorts (how they are divided),
     interpretation, and how many systems confirm the claim, contradict it, leave it
     undecided, or are untestable.
     """
@@ -107,7 +121,7 @@ def count_cohort_claims(table: Table, tau: float = 0.60) -> Table:
             measure = f"{claim.measure}{to_percent(tau)}"
             sides = locate_intervals(cells, measure, claim.limit)
             row = {
-                "claim": text,
+                "claim": f"{text} (CR@{tau:.2f})",
                 "cohorts": BINNINGS[bins],
                 "interpretation": interpretation,
             }
@@ -160,6 +174,27 @@ def count_similarity_claim(table: Table) -> Table:
         sides = np.where(is_close & (sides == "about"), "close", sides)
         row = {"claim": "similarity", "interpretation": interpretation}
         rows.append(row | _count_outcomes(sides, part["too_few"], "close"))
+    return pd.DataFrame(rows)
+
+
+def count_redundancy_claim(table: Table) -> Table:
+    """Test whether |r| of CI with similarity stays below the paper's break, 0.7.
+
+    A system contradicts it if its whole interval lies beyond. The parameter and what is
+    returned are those of `count_similarity_claim`.
+    """
+    limit = paper.paper_value("r.break.low")
+    similar = table[table["covariate"] == "similarity"]
+    rows = []
+    for interpretation, part in similar.groupby("interpretation", sort=False):
+        nearest = part[["r_low", "r_high"]].abs().min(axis=1)
+        furthest = part[["r_low", "r_high"]].abs().max(axis=1)
+        conditions = [part["r_low"].isna(), furthest < limit]
+        # An interval that holds 0 has its ends on two sides of it
+        conditions.append((nearest <= limit) | (part["r_low"] * part["r_high"] < 0))
+        sides = np.select(conditions, ["undefined", "within", "about"], "beyond")
+        row = {"claim": "redundant", "interpretation": interpretation}
+        rows.append(row | _count_outcomes(sides, part["too_few"], "within"))
     return pd.DataFrame(rows)
 
 
@@ -225,21 +260,31 @@ def count_claims(store: Store) -> Table:
     be the record's. Returns the columns of `decide_claims`, with keys of `PAPER_CLAIMS`
     as claims, and testable: how many comparisons can be judged.
     """
-    own = store.read("tables", "table2_claims").query("tau == 0.60")
-    public = count_cohort_claims(store.read_earlier("tables", "public_cohorts"))
-    cohorts = pd.concat([own, public])
-    keys = {text: claim.key for text, claim in COHORT_CLAIMS.items()}
-    cohorts = cohorts.assign(claim=cohorts["claim"].map(keys))
-    similarity = count_similarity_claim(store.read("tables", "ci_correlations"))
+    cohorts = [store.read("tables", "table2_claims"), count_public_claims(store)]
+    keys = {}
+    for text, claim in COHORT_CLAIMS.items():
+        for tau in CR_THRESHOLDS:
+            keys[f"{text} (CR@{tau:.2f})"] = f"{claim.key}{to_percent(tau)}"
+    named = pd.concat(cohorts)
+    named = named.assign(claim=named["claim"].map(keys))
+    correlations = store.read("tables", "ci_correlations")
+    similarity = count_similarity_claim(correlations)
+    redundancy = count_redundancy_claim(correlations)
     guards = count_guard_claim(store.read("tables", "table3_guards"))
-    decided = decide_claims(pd.concat([cohorts, similarity, guards]))
+    decided = decide_claims(pd.concat([named, similarity, redundancy, guards]))
     return decided.assign(testable=decided[CLAIM_OUTCOMES].sum(axis="columns"))
+
+
+def count_public_claims(store: Store) -> Table:
+    """Count the claims on Table 2 of the public corpus, at both thresholds."""
+    cohorts = store.read_earlier("tables", "public_cohorts")
+    return pd.concat([count_cohort_claims(cohorts, tau) for tau in CR_THRESHOLDS])
 
 
 def tabulate_claims(claims: Table) -> Table:
     """Put what comparisons of all corpora say of the cohorts into one table.
 
-    `claims` is from `count_cohort_claims`, all at one tau. Returns claim, by
+    `claims` is from `count_cohort_claims`. Returns claim, by
     interpretation "2 yes, 0 no, 1 unclear", verdict.
     """
     decided = decide_claims(claims)
@@ -265,11 +310,15 @@ def tabulate_results(claims: Table) -> Table:
             row[count["interpretation"]] = f"{count['confirm']} of {count['testable']}"
         row |= {"verdict": counts["verdict"].iloc[0], "in": notebook}
         rows.append(row)
+    for title, item in NOT_TESTABLE.items():
+        row = {"claim": title, "paper": written.get(item, "–"), "in": "–"}
+        row |= dict.fromkeys(PPL_INTERPRETATIONS, "–")
+        rows.append(row | {"verdict": "not testable on our systems"})
     return pd.DataFrame(rows)
 
 
 def compare_with_paper(table: Table, correlations: Table) -> Table:
-    """Put the paper's r of CI with similarity and its CD beside ours.
+    """Put the paper's r of CI with similarity, its break and its CD beside ours.
 
     `table` is Table 1, `correlations` has the columns of `ci_correlations`. Returns
     measure, paper, and by interpretation the range over systems.
@@ -279,7 +328,17 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
     r = {"measure": "r of CI with similarity", "paper": written["r.similarity"]}
     ends = written[["cd.mistral-7b.low", "cd.mistral-7b.high"]]
     cd = {"measure": "CD", "paper": f"{' to '.join(ends)} (Mistral 7B)"}
-    return pd.DataFrame([r | _ranges(similar, "r", 2), cd | _ranges(table, "cd", 3)])
+    beyond = {
+        "measure": "systems with |r| beyond the break",
+        "paper": written["r.break.low"],
+    }
+    for count in count_redundancy_claim(correlations).to_dict("records"):
+        testable = sum(count[outcome] for outcome in CLAIM_OUTCOMES)
+        beyond[f"here, {count['interpretation']}"] = (
+            f"{count['contradict']} of {testable}"
+        )
+    ranges = [r | _ranges(similar, "r", 2), beyond, cd | _ranges(table, "cd", 3)]
+    return pd.DataFrame(ranges)
 
 
 def _ranges(table: Table, name: str, decimals: int) -> dict[str, str]:

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paraguard_lab.remedies import coin, effects, verdicts
+from paraguard_lab.core import inference
+from paraguard_lab.remedies import coin, verdicts
 from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 
@@ -75,7 +76,7 @@ def test_a_coin_wins_in_at_most_one_of_twenty_draws(system):
         changes = {"frr_change": rates[0] - untouched[0]}
         changes["twins_change"] = rates[1] - untouched[1]
         changes |= {"against_coin": against, "dr_change": clusters.undefined()}
-        rows.append(to_columns(changes) | {"coin_p": effects.normal_p(against)})
+        rows.append(to_columns(changes) | {"coin_p": inference.normal_p(against)})
     about = {"role": "remedy", "too_few_for_change": True, "over_p": 1.0}
     table = pd.DataFrame(rows).assign(remedy="coin", over_change=0.0, **about)
     judged = verdicts.add_remedy_verdicts(table)

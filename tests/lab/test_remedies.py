@@ -14,7 +14,7 @@ from recorded import recorded_systems
 from remedied import ids_of
 
 from paraguard_lab import served
-from paraguard_lab.core.inference import standard_error
+from paraguard_lab.core.inference import POWER_ERRORS, normal_p, standard_error
 from paraguard_lab.corpus import reword
 from paraguard_lab.corpus.xstest import XSTEST_SAFE
 from paraguard_lab.guards import refusal
@@ -1236,9 +1236,9 @@ def test_what_could_have_been_seen_by_hand():
     # draws of standard deviation 1: 1.96 + 0.84 standard errors; p of a value of 1.96
     # standard errors is 0.05
     change = Estimate(1.959964, 0, 4, np.array([-1.0, 1.0, -1.0, 1.0, np.nan]))
-    assert effects.POWER_ERRORS * standard_error(change) == pytest.approx(2.801585)
-    assert effects.normal_p(change) == pytest.approx(0.05)
-    assert np.isnan(effects.normal_p(Estimate(0.0, 0, 0, np.zeros(4))))
+    assert POWER_ERRORS * standard_error(change) == pytest.approx(2.801585)
+    assert normal_p(change) == pytest.approx(0.05)
+    assert np.isnan(normal_p(Estimate(0.0, 0, 0, np.zeros(4))))
 
 
 def test_each_third_is_reported_on_and_the_other_two_teach(thirds):

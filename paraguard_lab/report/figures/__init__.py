@@ -21,6 +21,7 @@ from paraguard_lab.report.figures.rewordings import (
 from paraguard_lab.report.figures.scoring import (
     plot_against_floors,
     plot_by_source,
+    plot_chance_by_kind,
     plot_ci_correlates,
     plot_cr_curve,
     plot_variance_parts,
@@ -38,6 +39,7 @@ __all__ = [
     "plot_against_floors",
     "plot_against_k",
     "plot_by_source",
+    "plot_chance_by_kind",
     "plot_ci_correlates",
     "plot_cohort_cells",
     "plot_cohort_regression",

@@ -33,6 +33,7 @@ _PART_TITLES = {
     "wording": "other wording",
     "chance": "chance (asking again)",
 }
+_KIND_TITLES = {"near": "near-copies", "free": "free rewordings"}
 _DECODINGS = {
     "greedy": "",
     "drawn": ", drawn at 0.7",
@@ -81,6 +82,31 @@ def plot_variance_parts(table: Table) -> Figure:
     return figure
 
 
+def plot_chance_by_kind(table: Table) -> Figure:
+    """Draw how chance, wording and meaning decide near-copies and free rewordings.
+
+    A bar per kind of pair, two for each system, near-copies first; a page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `drawn_pairs.tabulate_chance`, of one decoding.
+    """
+    rows = table[table["pairs"].isin(list(_KIND_TITLES))].reset_index(drop=True)
+    figure, axis = style.subplots(height=0.75 + 0.17 * len(rows))
+    y = np.arange(len(rows)) + 0.5 * (np.arange(len(rows)) // 2)
+    _draw_parts(axis, rows.assign(style=0.0), y)
+    titles = []
+    for system, kind in zip(display_titles(rows["system"]), rows["pairs"], strict=True):
+        titles.append(f"{system.partition(',')[0]}, {_KIND_TITLES[kind]}")
+    axis.set_yticks(y, titles)
+    axis.tick_params(axis="y", length=0)
+    label = "share of the variance of a decision (line: 95 % interval of meaning's)"
+    axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6), xlabel=label)
+    style.name_lines(figure, axis)
+    return figure
+
+
 def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
     """Draw the parts of each row side by side, and the interval of meaning's."""
     hatches = rows["too_few"].map({True: "////", False: ""}).tolist()
@@ -92,7 +118,7 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
             width,
             0.72,
             left,
-            label=_PART_TITLES[part],
+            label=_PART_TITLES[part] if width.any() else None,
             color=colour,
             hatch=hatches,
             edgecolor="white",
