@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from paraguard_lab.core.inference import share_of_clusters
-from paraguard_lab.core.ratios import share_of_totals
+from paraguard_lab.core.ratios import share_of_totals, subtract_shares
 from paraguard_lab.core.rephrasing import (
     MAX_TRIES,
     count_rephrased,
@@ -64,7 +64,10 @@ def estimate_rephrasing(
         of_twins = count_rephrased(clusters, twins, tries)
         estimates[name] = share_of_totals(clusters, of_all)
         estimates[f"{name}_twins"] = share_of_totals(clusters, of_twins)
-        difference = share_of_totals(clusters, of_paired) - estimates[f"{name}_twins"]
+        of_twins_share = estimates[f"{name}_twins"]
+        difference = subtract_shares(
+            share_of_totals(clusters, of_paired), of_twins_share
+        )
         estimates[f"{name}_difference"] = difference
     estimates |= estimate_refused_requests(clusters, harmless)
     answered = twins["rejected"] < twins["n"]

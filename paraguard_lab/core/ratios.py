@@ -1,11 +1,12 @@
 """Ratios of totals over clusters that differ in size, as the clusters of logs do."""
 
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paraguard_lab.core.inference import estimate_difference
+from paraguard_lab.core.inference import estimate_difference, standard_error
 from paraguard_utils.core.estimates import (
     N_RESAMPLES,
     SEED,
@@ -56,10 +57,12 @@ def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
 
 
 def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
-    """Estimate a ratio of totals that may lie near 0 or 1, by percentiles.
+    """Estimate a ratio of totals that may lie near 0 or 1.
 
-    Where all that does not hit lies in one cluster, a bootstrap-t interval of such a
-    ratio ends at 0: a resample without that cluster has no error of its own.
+    The interval is Wilson's for as many independent trials as would have the variance
+    of the resamples, at most one a cluster that counts. Where all that does not hit
+    lies in few clusters, a bootstrap-t interval ends at 0, and percentiles are too
+    narrow (`benchmarks/phrasings.py`).
 
     Parameters
     ----------
@@ -73,6 +76,11 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
         NaN if nothing counts; a ratio of 0 or 1 has the exact interval on the
         clusters that have a value.
 
+    Notes
+    -----
+    An effective number of trials is put into an interval for proportions as Korn and
+    Graubard do (Survey Methodology 24, 1998).
+
     Examples
     --------
     >>> clusters = ClusterBootstrap(["a", "b", "c", "d"])
@@ -84,11 +92,43 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
         return clusters.undefined()
     estimate = clusters.estimate(lambda n, hits: hits / n, *sums)
     value = estimate.value
-    if min(value, 1 - value) >= _ROUNDING:
-        return estimate
     n_clusters = int(np.count_nonzero(sums[0]))
-    low, high = binomial_interval(n_clusters * round(value), n_clusters)
+    if min(value, 1 - value) < _ROUNDING:
+        low, high = binomial_interval(n_clusters * round(value), n_clusters)
+        return Estimate(value, low, high, estimate.draws)
+    error = standard_error(estimate)
+    if not error:
+        return Estimate(value, np.nan, np.nan, estimate.draws)
+    n_trials = min(value * (1 - value) / error**2, n_clusters)
+    low, high = wilson_interval(value, n_trials)
     return Estimate(value, low, high, estimate.draws)
+
+
+def wilson_interval(share: float, n: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of n trials, not always a whole number.
+
+    Examples
+    --------
+    >>> low, high = wilson_interval(0.9, 30)
+    >>> round(low, 3), round(high, 3)
+    (0.744, 0.965)
+    """
+    z = NormalDist().inv_cdf(0.975)
+    centre = share + z**2 / (2 * n)
+    spread = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    low, high = (centre + np.array([-spread, spread])) / (1 + z**2 / n)
+    return float(low), float(high)
+
+
+def subtract_shares(first: Estimate, second: Estimate) -> Estimate:
+    """Estimate a share minus another, by Newcombe's combination of their intervals.
+
+    Both are from `share_of_totals` over the same clusters.
+    """
+    value = first.value - second.value
+    low = value - np.hypot(first.value - first.low, second.high - second.value)
+    high = value + np.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value, low, high, first.draws - second.draws)
 
 
 def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

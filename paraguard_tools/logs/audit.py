@@ -22,6 +22,7 @@ from paraguard_lab.core.ratios import (
     ratio_difference,
     ratio_of_totals,
     share_of_totals,
+    subtract_shares,
 )
 from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
@@ -275,7 +276,7 @@ def _odds(
         totals = rephrasing.count_rephrased(clusters, side, tries)
         shares.append(share_of_totals(clusters, totals))
     if len(shares) == 2:
-        return shares[0] - shares[1]
+        return subtract_shares(*shares)
     return shares[0]
 
 
