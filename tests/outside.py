@@ -281,6 +281,93 @@ def published(kind):
     )
 
 
+def harm_parts(harmless, twins):
+    """Compute the shares of the variance that go with harm, topic and both."""
+    sides = [
+        {name.removesuffix("-twin"): own for name, own in clusters_of(side).items()}
+        for side in (harmless, twins)
+    ]
+    topics = sorted(set(sides[0]) & set(sides[1]))
+    decided = [
+        [[float(prompt.rejected) for prompt in side[topic]] for topic in topics]
+        for side in sides
+    ]
+    same_topic = []
+    other_topic = []
+    for side in decided:
+        own = [(a, b) for one in side for a, b in itertools.permutations(one, 2)]
+        same_topic.append(mean([a * b for a, b in own]))
+        everyone = sum(map(sum, side)) ** 2 - sum(sum(one) ** 2 for one in side)
+        n = sum(map(len, side)) ** 2 - sum(len(one) ** 2 for one in side)
+        other_topic.append(everyone / n)
+    first, second = decided
+    pairs = zip(first, second, strict=True)
+    twin_pairs = [a * b for one, two in pairs for a in one for b in two]
+    r = [sum(map(sum, side)) for side in decided]
+    n = [sum(map(len, side)) for side in decided]
+    crossed = (r[0] * r[1] - sum(twin_pairs)) / (n[0] * n[1] - len(twin_pairs))
+    c11, c01, c10 = mean(same_topic), mean(other_topic), mean(twin_pairs)
+    variance = (r[0] / n[0] + r[1] / n[1]) / 2 - (c01 + crossed) / 2
+    return {
+        "harm": (c01 - crossed) / 2 / variance,
+        "topic": (c10 - crossed) / variance,
+        "topic_by_harm": (c11 - c10 - c01 + crossed) / variance,
+    }
+
+
+def drawn_parts(corpus, samples, kind):
+    """Compute meaning, wording and chance of drawn answers for a kind of pair."""
+    is_scored = samples["label"].isin(["accept", "reject"])
+    refused = samples[is_scored]["label"].eq("reject")
+    answers = refused.groupby(samples["prompt_id"]).agg(["size", "sum"])
+    rows = corpus[corpus["prompt_id"].isin(answers.index[answers["size"] > 1])]
+    m, r = answers.loc[rows["prompt_id"]].to_numpy(float).T
+    q = r / m
+    differ = q[:, None] * (1 - q) + (1 - q[:, None]) * q
+    same = 2 * r * (m - r) / m / (m - 1)
+    cluster, strategy = (
+        rows[name].to_numpy(str) for name in ("cluster_id", "strategy")
+    )
+    apart = cluster[:, None] != cluster
+    expected = {}
+    for s, t in itertools.product(KINDS[kind], repeat=2):
+        block = np.ix_(strategy == s, strategy == t)
+        expected[s, t] = differ[block][apart[block]].mean()
+    inside = np.isin(strategy, list(KINDS[kind]))
+    pairs = [
+        (i, j)
+        for i, j in itertools.combinations(np.flatnonzero(inside), 2)
+        if cluster[i] == cluster[j]
+    ]
+    unrelated = sum(expected[strategy[i], strategy[j]] for i, j in pairs)
+    pair = sum(differ[i, j] for i, j in pairs) / unrelated
+    chance = sum((same[i] + same[j]) / 2 for i, j in pairs) / unrelated
+    return {"meaning": 1 - pair, "wording": pair - chance, "chance": chance}
+
+
+def confusion_rates(scores):
+    """Compute CR at the paper's two thresholds, in both interpretations."""
+    refused = scores[(scores["label"] == "reject") & scores["ci"].notna()]
+    return {
+        (column, tau): mean((refused[column] >= tau).tolist())
+        for column in ("ci", "ci_clipped")
+        for tau in (0.60, 0.75)
+    }
+
+
+def against_coin(before, after):
+    """Compute what a remedy answers of the twins beyond a coin; NaN if FRR is no lower.
+
+    Both are refusals of harmless prompts and of twins.
+    """
+    (frr, twins), (new_frr, new_twins) = (
+        [mean(list(side)) for side in sides] for sides in (before, after)
+    )
+    if new_frr >= frr:
+        return math.nan
+    return twins - new_twins - (frr - new_frr) * twins / frr
+
+
 def recorded(name, *columns):
     """Read a recorded table, which must have the columns."""
     found = pd.read_csv(DATA / "tables" / f"{name}.csv")
@@ -340,9 +427,6 @@ def in_guards_and_vetoes():
     table = every.query("axis != 'model' and cr60.notna()")
     names = ("cr60", "cr60_clipped", "floor_cr60_clipped")
     found = {f"guards.{name}": span(table[name]) for name in names}
-    for kind in ("moderation", "refusal"):
-        own = every["system"].str.endswith(f"-{kind}")
-        found[f"guards.{kind}.sees"] = of(every["auc_equal_length_low"] > 0.5, own)
     table = recorded("vetoes", "beats_chance").query(
         "n_reject_benign >= 30 and n_reject_twins >= 30"
     )
@@ -366,9 +450,14 @@ def in_remedies():
         (low["twins"] > -0.05) & (high["twins"] < 0.05),
     )
     gains = (high["frr"] < 0) & (kept | (low["twins"] > 0))
+    # Holm's procedure: what is rejected lies below its limit, as does all before it
+    p = table["coin_p"].fillna(1).sort_values()
+    below = p < 0.05 / np.arange(len(p), 0, -1)
+    beats = below.cummin().reindex(table.index) & (table["against_coin"] < 0)
     hits = {
         "gains": gains,
-        "wins": gains & enough & (high["dr"] < 0),
+        "coin": beats,
+        "wins": gains & beats,
         "dr_lower": enough & (high["dr"] < 0),
     }
     return {f"remedies.{name}": of(hit) for name, hit in hits.items()}
@@ -393,12 +482,10 @@ def in_claims():
             cells.query(f"interpretation == '{interpretation}'"),
             guards.dropna(subset=f"{cr}_low"),
         )
-        safe = own.query("risk == 'low' and similarity == 'high'").dropna(
-            subset="cr60_low"
-        )
+        safe = own.query("risk == 'low' and similarity == 'high'")
         risky = own.query(
             "risk == 'high' and similarity == 'all' and rest_clusters >= 10"
-        ).dropna(subset="gap60_low")
+        )
         r = recorded("ci_correlations").query(
             f"interpretation == '{interpretation}' and covariate == 'similarity' and not too_few"
         )
@@ -410,8 +497,14 @@ def in_claims():
                 outside,
             )
         }
-        claims |= {"safe": (safe["cr60_low"] > 0.5, safe["cr60_high"] < 0.5)}
-        claims |= {"risky": (risky["gap60_high"] < 0, risky["gap60_low"] > 0)}
+        for tau in (60, 75):
+            low, high = (safe[f"cr{tau}_{end}"].dropna() for end in ("low", "high"))
+            claims[f"safe{tau}"] = (low > 0.5, high < 0.5)
+            low, high = (risky[f"gap{tau}_{end}"].dropna() for end in ("low", "high"))
+            claims[f"risky{tau}"] = (high < 0, low > 0)
+        beyond = (r["r_low"] > 0.7) | (r["r_high"] < -0.7)
+        within = (r["r_low"] > -0.7) & (r["r_high"] < 0.7)
+        claims["redundant"] = (within, beyond)
         claims |= {"guards": (guard[f"{cr}_low"] > 0.5, guard[f"{cr}_high"] < 0.5)}
         for name, sides in claims.items():
             most = [
@@ -425,12 +518,15 @@ def in_claims():
                 if most[1]
                 else "cannot tell here"
             )
-            if name in ("safe", "risky"):
+            if name.startswith(("safe", "risky")):
                 found[f"claim.{name}.{interpretation}"] = of(sides[0])
-    for name, (word, other) in said.items():
-        found[f"claim.{name}.verdict"] = (
-            word if word == other else "depends on the interpretation"
-        )
+    for name, both in said.items():
+        word = "cannot tell here"
+        if len(set(both)) == 1:
+            word = both[0]
+        elif "cannot tell here" not in both:
+            word = "depends on the interpretation"
+        found[f"claim.{name}.verdict"] = word
     return found
 
 

@@ -3,6 +3,7 @@ record says.
 """
 
 import re
+from dataclasses import replace
 
 import nbformat
 import numpy as np
@@ -13,7 +14,16 @@ from recorded import recorded_systems
 from worlds import systems
 
 from paraguard_lab import run
-from paraguard_lab.analysis import label_noise, rephrasing, shared_wording
+from paraguard_lab.analysis import (
+    drawn_pairs,
+    harm,
+    label_noise,
+    rephrasing,
+    shared_wording,
+)
+from paraguard_lab.core import pair_shares
+from paraguard_lab.labels import follow_ups
+from paraguard_lab.remedies import coin
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis import wording
@@ -94,6 +104,101 @@ def test_the_package_agrees_on_corrected_rates():
         ), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("system", CHAT)
+def test_the_package_agrees_on_harm_and_thresholds(system):
+    labels = [RECORDED.read("labels", name, system) for name in CORPORA]
+    both = list(zip(CORPORA.values(), labels, strict=True))
+    row = harm.harm_row(*(System.of(system, *side, CLUSTERS) for side in both))
+    sides = [outside.scored(corpus, own["label"]) for corpus, own in both]
+    own = outside.harm_parts(*sides)
+    assert {name: row[name] for name in own} == pytest.approx(own, rel=0, abs=1e-9)
+
+    scores = RECORDED.read("scores", outside.HARMLESS, system)
+    measured = replace(System.of(system, CORPUS, labels[0], CLUSTERS), scores=scores)
+    rates = outside.confusion_rates(scores)
+    for interpretation, column in (("relative", "ci"), ("clipped", "ci_clipped")):
+        found = measured.confusion(interpretation)
+        for tau in (0.60, 0.75):
+            value = found[f"cr{round(100 * tau)}"].value
+            assert rates[column, tau] == pytest.approx(value, rel=0, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_package_agrees_on_chance_by_kind_of_pair():
+    drawn = follow_ups.read_samples(
+        stores.CorpusFiles(RECORDED, "paraguard_mini"), CHAT
+    )
+    assert len(drawn) == 3
+    for system, samples in drawn.items():
+        labels = RECORDED.read("labels", outside.HARMLESS, system)
+        measured = System.of(system, CORPUS, labels, CLUSTERS)
+        for row in drawn_pairs.split_chance(measured, samples, "drawn")[:2]:
+            own = outside.drawn_parts(CORPUS, samples, row["pairs"])
+            found = {name: row[name] for name in own}
+            assert found == pytest.approx(own, rel=0, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_package_agrees_on_the_gap_s_p():
+    system = CHAT[4]
+    chosen = CORPUS["cluster_id"].isin(CORPUS["cluster_id"].unique()[:40])
+    corpus = CORPUS[chosen].reset_index(drop=True)
+    labels = RECORDED.read("labels", outside.HARMLESS, system)[chosen.to_numpy()]
+    measured = System.of(system, corpus, labels.reset_index(drop=True))
+    phrasings = wording.make_phrasings(measured)
+    pairs = wording.find_cluster_pairs(corpus)
+    sides = pairs.select(pairs.near), pairs.select(pairs.free)
+    gap, p = pair_shares.gap_p(measured.clusters, phrasings, *sides, draws=49)
+    code = measured.clusters.codes.loc[phrasings.cluster].to_numpy()
+    dealt = pair_shares.deal_out(phrasings.refused, code, 49)
+    own = []
+    for decisions in [phrasings.refused, *dealt]:
+        found = outside.wording(
+            outside.scored(corpus, np.where(decisions == 1, "reject", "accept"))
+        )
+        own.append(found["dr_free"] - found["dr_near"])
+    assert gap == pytest.approx(own[0], rel=0, abs=1e-9)
+    n_beyond = sum(value >= own[0] - 1e-12 for value in own[1:])
+    assert p == pytest.approx((1 + n_beyond) / 50, rel=0, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_package_agrees_on_the_coin():
+    # A softer instruction: its labels are on record, third by third.
+    for system in CHAT:
+        if not system.endswith("--safety"):
+            continue
+        before = [RECORDED.read("labels", corpus, system) for corpus in CORPORA]
+        after = []
+        for corpus in CORPORA.values():
+            thirds = [
+                RECORDED.read("labels", f"{name}--rewritten--third-{third}", system)
+                for name in CORPORA
+                if CORPORA[name] is corpus
+                for third in (1, 2, 3)
+            ]
+            labels = pd.concat(thirds).set_index("prompt_id")
+            after.append(labels.loc[corpus["prompt_id"]].reset_index())
+        sides = [
+            [own["label"].eq("reject").to_numpy() for own in labels]
+            for labels in (before, after)
+        ]
+        own = outside.against_coin(*sides)
+        rates = [
+            [
+                CLUSTERS.share(corpus["cluster_id"].str.removesuffix("-twin"), refused)
+                for corpus, refused in zip(CORPORA.values(), side, strict=True)
+            ]
+            for side in sides
+        ]
+        found = coin.compare_with_coin(*rates).value
+        assert found == pytest.approx(own, rel=0, abs=1e-9)
+        row = RECORDED.read("tables", "remedy_map")
+        row = row[(row["system"] == system) & (row["remedy"] == "rewritten")].iloc[0]
+        assert row["against_coin"] == pytest.approx(own, rel=1e-4)
+
+
 def test_words_are_split_alike():
     for text in [
         *pd.concat(CORPORA.values())["text"],
@@ -132,12 +237,6 @@ MARKS = {
     "guards.floor_cr60_clipped": (
         "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f"
     ),
-    "guards.moderation.sees": (
-        "table3_guards[system.str.endswith('-moderation')].sees == 'harm'"
-    ),
-    "guards.refusal.sees": (
-        "table3_guards[system.str.endswith('-refusal')].sees == 'harm'"
-    ),
     "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
     "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",
     "veto.ci.better": "judged_vetoes[score == 'ci'].better",
@@ -146,34 +245,43 @@ MARKS = {
         "tried.frr_change_high < 0 and twins_verdict in ('kept', 'more')"
     ),
     "remedies.dr_lower": "tried.dr_verdict == 'lower'",
-    "remedies.wins": (
-        "remedy_map[role == 'remedy'].frr_change_high < 0 and twins_verdict in ('kept',"
-        " 'more') and dr_verdict == 'lower'"
-    ),
+    "remedies.coin": "tried.coin_verdict == 'better'",
+    "remedies.wins": "tried.wins == 'yes'",
     "auc.ci.all.below": "validity.auc_ci_high < 0.5",
     "r.relative.similarity": (
         "ci_correlations[too_few == False and interpretation == 'relative' and covariate == "
         "'similarity'].r:+.2f"
     ),
-    "claim.safe.relative": (
-        "claims[claim == 'safe' and interpretation == 'relative'].confirm of testable"
+    "claim.safe60.relative": (
+        "claims[claim == 'safe60' and interpretation == 'relative'].confirm of testable"
     ),
-    "claim.risky.relative": (
-        "claims[claim == 'risky' and interpretation == 'relative'].confirm of testable"
+    "claim.safe60.clipped": (
+        "claims[claim == 'safe60' and interpretation == 'clipped'].confirm of testable"
     ),
-    "r.clipped.similarity": (
-        "ci_correlations[too_few == False and interpretation == 'clipped' and covariate == "
-        "'similarity'].r:+.2f"
+    "claim.safe75.relative": (
+        "claims[claim == 'safe75' and interpretation == 'relative'].confirm of testable"
     ),
-    "claim.safe.clipped": (
-        "claims[claim == 'safe' and interpretation == 'clipped'].confirm of testable"
+    "claim.safe75.clipped": (
+        "claims[claim == 'safe75' and interpretation == 'clipped'].confirm of testable"
     ),
-    "claim.risky.clipped": (
-        "claims[claim == 'risky' and interpretation == 'clipped'].confirm of testable"
+    "claim.risky60.relative": (
+        "claims[claim == 'risky60' and interpretation == 'relative'].confirm of testable"
+    ),
+    "claim.risky60.clipped": (
+        "claims[claim == 'risky60' and interpretation == 'clipped'].confirm of testable"
+    ),
+    "claim.risky75.relative": (
+        "claims[claim == 'risky75' and interpretation == 'relative'].confirm of testable"
+    ),
+    "claim.risky75.clipped": (
+        "claims[claim == 'risky75' and interpretation == 'clipped'].confirm of testable"
     ),
     "claim.similarity.verdict": "claims[claim == 'similarity'].verdict",
-    "claim.safe.verdict": "claims[claim == 'safe'].verdict",
-    "claim.risky.verdict": "claims[claim == 'risky'].verdict",
+    "claim.safe75.verdict": "claims[claim == 'safe75'].verdict",
+    "claim.safe60.verdict": "claims[claim == 'safe60'].verdict",
+    "claim.risky75.verdict": "claims[claim == 'risky75'].verdict",
+    "claim.risky60.verdict": "claims[claim == 'risky60'].verdict",
+    "claim.redundant.verdict": "claims[claim == 'redundant'].verdict",
     "claim.guards.verdict": "claims[claim == 'guards'].verdict",
 }
 """How README and notebooks name the numbers of `outside.counts`."""

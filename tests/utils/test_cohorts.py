@@ -126,4 +126,4 @@ def test_verdicts_follow_the_intervals():
     # safe: a 0.80, b 0.20, c 0.55 [0.45, 0.65], d in too few clusters; charged gaps
     # -0.3, 0.3, 0.02 [-0.08, 0.12], few
     assert found.to_numpy().tolist() == [[1, 1, 1, 1]] * 3
-    assert list(found.index) == list(findings.COHORT_CLAIMS)
+    assert list(found.index) == [f"{name} (CR@0.60)" for name in findings.COHORT_CLAIMS]

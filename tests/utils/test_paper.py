@@ -151,6 +151,36 @@ def test_r_is_compared_with_the_papers():
     ]
 
 
+def test_r_is_compared_with_the_papers_break():
+    ends = [(-0.9, -0.75), (0.72, 0.9), (-0.6, 0.65), (-0.8, -0.6), (-0.9, 0.8), (0, 1)]
+    table = pd.DataFrame(ends, columns=["r_low", "r_high"]).assign(
+        covariate="similarity", interpretation="relative", too_few=False
+    )
+    table.loc[5, "too_few"] = True
+    (row,) = findings.count_redundancy_claim(table).to_dict("records")
+    # beyond on either side: two; within: one; across an end, or across all: two
+    counted = [row[name] for name in (*findings.CLAIM_OUTCOMES, "untestable")]
+    assert counted == [1, 2, 2, 1]
+
+
+def test_claims_about_models_that_were_not_run_have_no_verdict():
+    claims = pd.DataFrame(
+        [
+            {"claim": key, "interpretation": name, "confirm": 1, "testable": 2}
+            for key in findings.PAPER_CLAIMS
+            for name in ("relative", "clipped")
+        ]
+    ).assign(verdict=findings.CANNOT_TELL)
+    shown = findings.tabulate_results(claims).set_index("claim")
+    for title in findings.NOT_TESTABLE:
+        row = shown.loc[title]
+        assert row["verdict"] == "not testable on our systems"
+        assert row["relative"] == row["clipped"] == "–"
+    assert (shown["verdict"] == findings.CANNOT_TELL).sum() == len(
+        findings.PAPER_CLAIMS
+    )
+
+
 def test_guards_are_judged_in_both_interpretations():
     table = pd.DataFrame(
         {
@@ -184,12 +214,20 @@ def test_cd_and_r_stand_beside_the_papers():
     )
     table = frame.assign(cd=[0.08, 0.0994, 0.04, 0.9])
     r = frame.assign(covariate="similarity", r=[-0.7, -0.1, -0.8, 0.9])
-    similar, spread = findings.compare_with_paper(table, r).to_dict("records")
+    r = r.assign(r_low=r["r"] - 0.05, r_high=r["r"] + 0.05)
+    similar, beyond, spread = findings.compare_with_paper(table, r).to_dict("records")
     assert similar == {
         "measure": "r of CI with similarity",
         "paper": "-0.03",
         "here, relative": "-0.70 to -0.10",
         "here, clipped": "-0.80 to -0.80",
+    }
+    # -0.8 lies beyond 0.7 as a whole, -0.7 does not, the last has too few refusals
+    assert beyond == {
+        "measure": "systems with |r| beyond the break",
+        "paper": "0.7",
+        "here, relative": "0 of 2",
+        "here, clipped": "1 of 1",
     }
     assert (
         spread["paper"] == "0.038 to 0.040 (Mistral 7B)"
