@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import RidgeCV
 
 from paraguard_lab.analysis.chance import mark_paired
 from paraguard_lab.analysis.shared_wording import compare_wordings
@@ -82,6 +81,8 @@ def style_residuals(
     deviations, residuals : numpy.ndarray, shape (n,)
         The deviations of `values`, and what the prediction leaves of them.
     """
+    from sklearn.linear_model import RidgeCV  # a second to import
+
     frame = features.assign(value=values)
     frame = frame - frame.groupby(cluster_ids).transform("mean")
     y = frame.pop("value").to_numpy()

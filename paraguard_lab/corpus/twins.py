@@ -2,11 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from paraguard_utils import unsafe
 from paraguard_utils.core.words import split_words
@@ -42,6 +37,13 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
         that scores each of ten folds by the others; and auc_letters, of a regression
         that counts characters too.
     """
+    # A second to import
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     texts = pd.concat([benign, twins], ignore_index=True)
     harmful = np.arange(len(texts)) >= len(benign)
     groups = unsafe.benign_cluster_of(texts["cluster_id"])
