@@ -15,7 +15,7 @@ from paraguard_utils.schemas import Tokens, Traces
 
 def select_own_words(traces: Traces, column: str) -> list[np.ndarray]:
     """Return a column's values at each prompt's own words, without the template."""
-    rows = traces[[column, "user_start", "user_end"]].itertuples(index=False)
+    rows = traces[[column, "user_start", "user_end"]].to_numpy()
     return [values[start:end] for values, start, end in rows]
 
 

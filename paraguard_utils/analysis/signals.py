@@ -42,7 +42,7 @@ def has_first_token(traces: Traces) -> np.ndarray:
     """Mark the traces with the likeliest first tokens of the answer, and the rest."""
     marks = []
     columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
-    for ids, logprobs, tail in columns.itertuples(index=False):
+    for ids, logprobs, tail in columns.to_numpy():
         is_complete = 0 < len(ids) == len(logprobs)
         total = tail + np.sum(logprobs)  # NaN if any of them is
         marks.append(is_complete and not np.isnan(total))

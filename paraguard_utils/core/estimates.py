@@ -241,7 +241,7 @@ class ClusterBootstrap:
         """
         hits = np.asarray(hits, bool)
         share = self.mean(cluster_ids, hits)
-        if not len(hits) or hits.any() != hits.all():
+        if share.value not in (0, 1):
             return share
         n = len(set(cluster_ids))
         low, high = binomial_interval(n if hits.all() else 0, n)
