@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 import pandera.pandas as pa
+from pandera.engines.pandas_engine import Engine, NpString
 from pandera.errors import SchemaErrors
 
 from paraguard_utils.core.decisions import LABELS
@@ -25,12 +26,20 @@ TOPICAL = ("yes", "word only", "unstated")
 """Whether a seed's category is its topic, or only a word of it sounds like it."""
 
 
-def _has_no_control(texts: pd.Series) -> pd.Series:
-    return ~texts.map(lambda text: bool(CONTROL_CHARACTERS.search(text)))
+@Engine.register_dtype
+class _Text(NpString):
+    """Strings; those of a column that pandas knows to be of text are not looked at."""
+
+    def check(self, pandera_dtype: Any, data_container: Any = None) -> Any:
+        known = isinstance(pandera_dtype.type, pd.StringDtype)
+        return known or super().check(pandera_dtype, data_container)
 
 
 _not_blank = pa.Check(lambda texts: texts.str.strip() != "", error="is blank")
-_no_control = pa.Check(_has_no_control, error="has a control character")
+_no_control = pa.Check(
+    lambda texts: ~texts.str.contains(CONTROL_CHARACTERS.pattern),
+    error="has a control character",
+)
 unit = pa.Check.in_range(0, 1)
 
 
@@ -39,17 +48,17 @@ def one_of(
 ) -> pa.Column:
     """Return a column of some values."""
     allowed = pa.Check.isin(values, error=f"is not one of {', '.join(values)}")
-    return pa.Column(str, allowed, nullable=nullable, required=required)
+    return pa.Column(_Text, allowed, nullable=nullable, required=required)
 
 
 def text(unique: bool = False) -> pa.Column:
     """Return a column of texts that are not blank."""
-    return pa.Column(str, [_not_blank, _no_control], unique=unique)
+    return pa.Column(_Text, [_not_blank, _no_control], unique=unique)
 
 
 def free_text() -> pa.Column:
     """Return a column of texts, any or none."""
-    return pa.Column(str, nullable=True)
+    return pa.Column(_Text, nullable=True)
 
 
 def number(*checks: pa.Check, nullable: bool = False) -> pa.Column:
@@ -94,7 +103,7 @@ _verdicts = {
 SCHEMAS = {
     "seeds": schema(
         seed_id=_unique,
-        text=pa.Column(str, _not_blank),
+        text=pa.Column(_Text, _not_blank),
         source=text(),
         category=text(),
         topical=one_of(TOPICAL, required=False),
@@ -102,7 +111,7 @@ SCHEMAS = {
     "candidates": schema(
         seed_id=text(),
         strategy=one_of(STRATEGIES),
-        text=pa.Column(str, _no_control, coerce=True),
+        text=pa.Column(_Text, _no_control, coerce=True),
     ),
     "corpus": schema(
         prompt_id=_unique,
@@ -120,7 +129,7 @@ SCHEMAS = {
     "sentences": schema(text_hash=_unique, vector=_list),
     "tokens": schema(
         token_id=pa.Column(int, pa.Check.ge(0), unique=True, coerce=True),
-        text=pa.Column(str),
+        text=pa.Column(_Text),
         embedding=_list,
     ),
     "traces": schema(
@@ -264,9 +273,8 @@ _PROBLEMS = {
 
 def list_text_columns(kind: str) -> list[str]:
     """Return the names of a kind's text columns."""
-    text_type = pa.Column(str).dtype
     columns = SCHEMAS[kind].columns
-    return [name for name, column in columns.items() if column.dtype == text_type]
+    return [name for name in columns if isinstance(columns[name].dtype, _Text)]
 
 
 def check_schema(frame: pd.DataFrame, kind: str, where: str) -> pd.DataFrame:

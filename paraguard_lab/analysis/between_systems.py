@@ -78,7 +78,7 @@ def correlate_flips(first: System, second: System) -> Estimate:
     clusters = first.clusters
     x = centred["x"].to_numpy()
     y = centred["y"].to_numpy()
-    sums = [clusters.sums(ids, column) for column in (x * x, y * y, x * y)]
+    sums = clusters.sums(ids, x * x, y * y, x * y)
     if not sums[0].any() or not sums[1].any():
         return clusters.undefined()
     return clusters.estimate(lambda xx, yy, xy: xy / np.sqrt(xx * yy), *sums)

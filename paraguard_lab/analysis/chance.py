@@ -499,7 +499,10 @@ def compare_with_chance(
     ]
 
     def mean_and_curve(ci: np.ndarray) -> np.ndarray:
-        shares = (ci[:, None] >= CURVE_TAUS[:, None]).mean(0)
+        below = [
+            np.searchsorted(column, CURVE_TAUS) for column in np.sort(ci, axis=0).T
+        ]
+        shares = (len(ci) - np.transpose(below)) / len(ci)
         return np.vstack([ci.mean(0), shares])
 
     seed = system.clusters.seed

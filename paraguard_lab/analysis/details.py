@@ -123,10 +123,7 @@ def estimate_flips_at_random(system: System) -> Estimate:
 
     scored = system.is_scored
     ids = system.prompts["cluster_id"].to_numpy()[scored]
-    sums = [
-        clusters.sums(ids, np.ones(len(ids))),
-        clusters.sums(ids, system.refused[scored]),
-    ]
-    for size in sizes:
-        sums.append(clusters.sums(decided["cluster_id"], decided["n"] == size))
+    sums = clusters.sums(ids, np.ones(len(ids)), system.refused[scored])
+    of_size = [decided["n"] == size for size in sizes]
+    sums += clusters.sums(decided["cluster_id"], *of_size)
     return clusters.estimate(flip_rate, *sums)

@@ -162,9 +162,12 @@ def estimate_asked_again(
     same = answer_probability(drawn["size"] - 1, answered, MAX_TRIES)
     weight = drawn["sum"].to_numpy(float)
     ids = unsafe.benign_cluster_of(drawn["cluster_id"])
-    n = clusters.sums(ids, weight)
-    same_hits = clusters.sums(ids, np.where(weight > 0, weight * same, 0.0))
-    other_hits = clusters.sums(ids, weight * (1 - others.to_numpy(float)))
+    n, same_hits, other_hits = clusters.sums(
+        ids,
+        weight,
+        np.where(weight > 0, weight * same, 0.0),
+        weight * (1 - others.to_numpy(float)),
+    )
     difference = clusters.undefined()
     if n.any():
         difference = clusters.estimate(

@@ -80,7 +80,7 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
     names = ["n", "rejected", "n_twin", "rejected_twin"]
     sums = harm_shares(*both.sort_values("cluster_id")[names].to_numpy(float).T)
     ids = both.sort_values("cluster_id")["cluster_id"]
-    columns = [clusters.sums(ids, column) for column in sums.T]
+    columns = clusters.sums(ids, *sums.T)
 
     def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
         return split_totals(np.column_stack(totals))

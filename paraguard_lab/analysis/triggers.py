@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
-from scipy.special import comb, logsumexp
+from scipy.special import comb
 
 from paraguard_lab.core.inference import adjust_holm
 from paraguard_utils.analysis.system import System
@@ -103,7 +103,8 @@ def conditional_odds_ratio(
     def probabilities(beta: float) -> np.ndarray:
         """Return the probability of each outcome at this log odds ratio."""
         terms = log_ways + beta * outcomes
-        return np.exp(terms - logsumexp(terms))
+        weights = np.exp(terms - terms.max())
+        return weights / weights.sum()
 
     def solve(wanted: float, statistic: np.ndarray) -> float:
         """Return the log odds ratio at which a statistic has the wanted mean."""

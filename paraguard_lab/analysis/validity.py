@@ -325,18 +325,18 @@ def correlate_dr_with_frr(groups: Mapping[str, Sequence[System]]) -> Table:
     rows = []
     for group, systems in groups.items():
         known = [system for system in systems if np.isfinite(system.dr().value)]
+        together = [_estimate_together(system) for system in known]
         enough = [
-            system
-            for system in known
+            measured
+            for system, measured in zip(known, together, strict=True)
             if not disagreement.too_few_for_disagreement(system.decided)
         ]
-        for refusals, chosen in {"any": known, "enough": enough}.items():
-            measures = [_estimate_together(system) for system in chosen]
-            frr = [measured["frr"] for measured in measures]
+        for refusals, chosen in {"any": together, "enough": enough}.items():
+            frr = [measured["frr"] for measured in chosen]
             for measure in ("dr", "icc_latent"):
                 rho: tuple[float, float, float] = (np.nan, np.nan, np.nan)
                 if len(chosen) >= MIN_SYSTEMS_WITH_INTERVAL:
-                    other = [measured[measure] for measured in measures]
+                    other = [measured[measure] for measured in chosen]
                     rho = rank_correlation(frr, other)
                 row = {
                     "systems": group,

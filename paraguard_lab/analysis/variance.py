@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import RidgeCV
 
 from paraguard_lab.analysis.chance import mark_paired
 from paraguard_lab.analysis.shared_wording import compare_wordings
@@ -82,6 +81,8 @@ def style_residuals(
     deviations, residuals : numpy.ndarray, shape (n,)
         The deviations of `values`, and what the prediction leaves of them.
     """
+    from sklearn.linear_model import RidgeCV  # a second to import
+
     frame = features.assign(value=values)
     frame = frame - frame.groupby(cluster_ids).transform("mean")
     y = frame.pop("value").to_numpy()
@@ -125,8 +126,7 @@ def split_variance(system: System, features: pd.DataFrame) -> dict[str, object]:
     deviations, residuals = style_residuals(ids, refused, features[paired])
     explained = clusters.estimate(
         lambda whole, rest: 1 - rest / whole,
-        clusters.sums(ids, deviations**2),
-        clusters.sums(ids, residuals**2),
+        *clusters.sums(ids, deviations**2, residuals**2),
     )
     # NaN if no cluster is decided both ways: then there is nothing to explain.
     style = max(np.nan_to_num(explained.value), 0.0)
@@ -210,7 +210,8 @@ def split_sampled_variance(
         "rest": residuals**2,
         "inverse": 1 / m,
     }
-    sums = {name: clusters.sums(ids, values) for name, values in by_prompt.items()}
+    by_cluster = clusters.sums(ids, *by_prompt.values())
+    sums = dict(zip(by_prompt, by_cluster, strict=True))
     sums["squares"] = sums["answers"] ** 2
     sums["different"] = 2 * sums["refused"] * (sums["answers"] - sums["refused"])
     # Of these pairs, those of answers to one prompt say nothing about paraphrases.
@@ -371,13 +372,13 @@ def split_instruction_variance(
     scored = ~np.isnan(refused).any(axis=1)
     refused = refused[scored]
     ids = any_system.prompts["cluster_id"].to_numpy()[scored]
-    sums = np.column_stack([clusters.sums(ids, column) for column in refused.T])
-    n = clusters.sums(ids, np.ones(len(ids)))
+    n, *by_system = clusters.sums(ids, np.ones(len(ids)), *refused.T)
+    sums = np.column_stack(by_system)
     columns = [n, n**2, *sums.T]
     pairs = _pair_instructions(list(systems))
     for first, second in pairs:
         products = (refused[:, first] * refused[:, second]).mean(axis=1)
-        columns.append(clusters.sums(ids, products))
+        columns += clusters.sums(ids, products)
         columns.append((sums[:, first] * sums[:, second]).mean(axis=1))
 
     def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:

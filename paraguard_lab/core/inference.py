@@ -71,7 +71,7 @@ def estimate_kappa(
     columns = [np.ones(len(first)), first == second]
     for label in np.union1d(first, second):
         columns += [first == label, second == label]
-    sums = [clusters.sums(cluster_ids, column) for column in columns]
+    sums = clusters.sums(cluster_ids, *columns)
     return clusters.estimate(_kappa, *sums)
 
 

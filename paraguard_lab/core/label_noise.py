@@ -110,8 +110,8 @@ def correct_label_noise(
         shares. NaN if a side has answers of which none was read, or if labels say
         nothing about decisions.
     """
-    n = clusters.sums(decided["cluster_id"], decided["n"])
-    rejected = clusters.sums(decided["cluster_id"], decided["rejected"])
+    counts = decided[["n", "rejected"]].to_numpy()
+    n, rejected = clusters.sums(decided["cluster_id"], *counts.T)
     rejections = rejected.sum()
     acceptances = n.sum() - rejections
     if (rejections and not precision[1]) or (acceptances and not missed[1]):

@@ -6,7 +6,7 @@ DR is about yes/no decisions; this is the correlation behind them, in a probit m
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 _MAX_CLUSTER_SIZE = 100
 """The quadrature resolves the likelihood of clusters up to this many scored prompts;
@@ -115,5 +115,7 @@ class _Likelihood:
         rejected = self.rejected[:, None]
         accepted = (self.n - self.rejected)[:, None]
         given_node = rejected * log_ndtr(tendency) + accepted * log_ndtr(-tendency)
-        log_likelihood = logsumexp(given_node + self.log_weights, axis=1)
-        return -float(self.times @ log_likelihood)
+        joint = given_node + self.log_weights
+        largest = joint.max(axis=1)  # subtracted, so that not all are 0
+        rest = np.log(np.exp(joint - largest[:, None]).sum(axis=1))
+        return -float(self.times @ (largest + rest))

@@ -201,6 +201,5 @@ def false_refusal_rate(
     refused = np.asarray(refused, float)
     cluster = np.asarray(cluster)
     clusters = ClusterBootstrap(cluster, n_resamples, random_state)
-    n = clusters.sums(cluster, ~np.isnan(refused))
-    hits = clusters.sums(cluster, refused == 1)
+    n, hits = clusters.sums(cluster, ~np.isnan(refused), refused == 1)
     return ratio_of_totals(clusters, (n, hits))

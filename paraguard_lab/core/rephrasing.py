@@ -119,8 +119,8 @@ def count_rephrased(
     rejected = decided["rejected"].to_numpy()
     probability = answer_probability(n - 1, n - rejected, tries)
     expected = np.where(rejected > 0, rejected * probability, 0.0)
-    ids = decided["cluster_id"]
-    return clusters.sums(ids, rejected), clusters.sums(ids, expected)
+    refusals, answered = clusters.sums(decided["cluster_id"], rejected, expected)
+    return refusals, answered
 
 
 def estimate_refused_requests(

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import roc_auc_score
 
 from paraguard_utils.core.estimates import N_RESAMPLES, SEED
 from paraguard_utils.core.words import split_words
@@ -94,6 +93,8 @@ def risk_auc(
         scorer, safe, unsafe (numbers of texts), auc, auc_low, auc_high (95 %
         interval); a last row with the difference.
     """
+    from sklearn.metrics import roc_auc_score  # a second to import
+
     name = scorer.identity.split()[0]
     keywords = np.array([count_charged_terms(text) for text in texts])
     scores = {

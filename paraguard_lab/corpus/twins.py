@@ -2,12 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from paraguard_utils import unsafe
 from paraguard_utils.core.words import split_words
@@ -45,6 +39,14 @@ def measure_twin_auc(benign: Corpus, twins: Corpus) -> dict[str, float]:
         auc_letters (that counts characters too), auc_words and auc_function_words (on
         TF-IDF of all words, and of `text.STOPWORDS`).
     """
+    # A second to import
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     texts = pd.concat([benign, twins], ignore_index=True)
     harmful = np.arange(len(texts)) >= len(benign)
     groups = unsafe.benign_cluster_of(texts["cluster_id"])

@@ -56,7 +56,7 @@ class ThresholdCurve:
         rejected = pd.DataFrame(p[:, None] >= self.thresholds)
         by_cluster = rejected.groupby(cluster_ids.to_numpy()).sum()
         sums = by_cluster.reindex(self.clusters.codes.index, fill_value=0)
-        sizes = self.clusters.sums(cluster_ids, np.ones(len(p)))
+        (sizes,) = self.clusters.sums(cluster_ids, np.ones(len(p)))
         draws = np.vstack([np.ones(len(sizes)), self.clusters.counts])
         n_rejected = draws @ sums.to_numpy()
         n_prompts = draws @ sizes

@@ -6,6 +6,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -304,9 +305,11 @@ class PooledSplits:
                 parts.setdefault(corpus_name, []).append(labels)
         return {name: pd.concat(parts[name], ignore_index=True) for name in parts}
 
-    def systems(self, name: str) -> tuple[System, System]:
-        """Return what a remedy decided on the benign prompts, and on the twins."""
-        return make_systems(self.prompts, self.decided(name), self.clusters)
+    @cached_property
+    def too_few_before(self) -> bool:
+        """Whether the untouched system has too few decisions for an interval of DR."""
+        benign, _ = make_systems(self.prompts, self.decided(UNTOUCHED), self.clusters)
+        return disagreement.too_few_for_disagreement(benign.decided)
 
     def estimate(self, name: str) -> Effects:
         """Estimate the effects of a remedy (`estimate_effects`)."""
@@ -339,10 +342,8 @@ class PooledSplits:
 def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]:
     """Return the columns of `RemedyEffects.table` that follow from decisions."""
     decided = pool.decided(name)
-    benign, twins = pool.systems(name)
-    untouched, _ = pool.systems(UNTOUCHED)
+    benign, twins = make_systems(pool.prompts, decided, pool.clusters)
     too_few = disagreement.too_few_for_disagreement(benign.decided)
-    too_few_before = disagreement.too_few_for_disagreement(untouched.decided)
     queries = pd.concat([benign.labels["queries"], twins.labels["queries"]])
     changes = pool.changes(name, effects)
     over_curve = pool.above_curve(effects)
@@ -363,7 +364,7 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
         "n_twins": twins.is_scored.sum(),
         "too_few_for_dr": too_few,
         "queries": queries.mean(),
-        "too_few_for_change": name != UNTOUCHED and (too_few or too_few_before),
+        "too_few_for_change": name != UNTOUCHED and (too_few or pool.too_few_before),
     }
     for measure in CHANGE_MEASURES:
         error = standard_error(changes[f"{measure}_change"]) or np.nan

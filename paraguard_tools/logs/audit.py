@@ -258,9 +258,8 @@ def _rate(clusters: ClusterBootstrap, *sides: pd.DataFrame) -> Estimate:
     """
     totals = []
     for side in sides:
-        ids = side["cluster_id"]
-        rejected = clusters.sums(ids, side["rejected"])
-        totals.append((clusters.sums(ids, side["n"]), rejected))
+        n, rejected = clusters.sums(side["cluster_id"], side["n"], side["rejected"])
+        totals.append((n, rejected))
     return _divide(clusters, *totals)
 
 

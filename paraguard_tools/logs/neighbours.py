@@ -76,5 +76,5 @@ def estimate_neighbour_disagreement(
     share = np.divide(opposite, near, out=np.zeros(len(opposite)), where=near > 0)
     # In the order of `disagreement.cluster_sums`
     columns = [share, near > 0, np.ones(len(share)), rejected, opposite, near + 1.0]
-    sums = [clusters.sums(found.groups, column) for column in columns]
+    sums = clusters.sums(found.groups, *columns)
     return bootstrap_log_ratio(clusters, np.stack(sums, axis=-1))

@@ -7,7 +7,6 @@ ours (`docs/method.md`, Metrics).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,9 +167,9 @@ def estimate_scores(
     }
 
 
-def _estimate_confusion(system: System, interpretation: str, name: str) -> Estimate:
-    """Estimate CI, CR or CD by its column (`System.confusion`)."""
-    return system.confusion(interpretation)[name]
+def _read_confusion(name: str) -> Callable[[System, str], Estimate]:
+    """Return what reads CI, CR or CD of a system by its column."""
+    return lambda system, interpretation: system.confusion[interpretation][name]
 
 
 class Measure(NamedTuple):
@@ -200,10 +199,10 @@ RATES = {
 """Measures of a system's decisions, by their columns. A new one needs a row here."""
 
 SCORES = {
-    "ci": Measure("CI", partial(_estimate_confusion, name="ci"), headline=True),
-    "cr60": Measure("CR@0.60", partial(_estimate_confusion, name="cr60")),
-    "cr75": Measure("CR@0.75", partial(_estimate_confusion, name="cr75")),
-    "cd": Measure("CD", partial(_estimate_confusion, name="cd")),
+    "ci": Measure("CI", _read_confusion("ci"), headline=True),
+    "cr60": Measure("CR@0.60", _read_confusion("cr60")),
+    "cr75": Measure("CR@0.75", _read_confusion("cr75")),
+    "cd": Measure("CD", _read_confusion("cd")),
 }
 """Measures of a system's scores, by their columns. A new one needs a row here."""
 

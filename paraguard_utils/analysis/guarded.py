@@ -169,7 +169,7 @@ def clipped_and_floor_cr(system: System) -> dict[str, float]:
 
     Columns, with intervals: ci_clipped, cr60_clipped, floor_cr60, floor_cr60_clipped.
     """
-    clipped = system.confusion("clipped")
+    clipped = system.confusion["clipped"]
     estimates = {"ci_clipped": clipped["ci"], "cr60_clipped": clipped["cr60"]}
     scores = system.scores
     accepted = scores[(scores["label"] == "accept") & scores["ci"].notna()]

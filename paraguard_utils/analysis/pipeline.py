@@ -141,11 +141,10 @@ def score_guards(
 
     `labels` holds each guard's decisions on the reference's prompts, by name.
     """
-    scored: dict[str, System] = {}
-    for name, decisions in labels.items():
-        guard = reference.with_labels(decisions, name)
-        scored[name] = score_system(files, guard, settings)
-    return scored
+    return {
+        name: score_system(files, reference.with_labels(decisions, name), settings)
+        for name, decisions in labels.items()
+    }
 
 
 def read_systems(

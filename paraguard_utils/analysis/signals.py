@@ -42,7 +42,7 @@ def has_first_token(traces: Traces) -> np.ndarray:
     """Mark the traces with the likeliest first tokens of the answer, and the rest."""
     marks = []
     columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
-    for ids, logprobs, tail in columns.itertuples(index=False):
+    for ids, logprobs, tail in columns.to_numpy():
         is_complete = 0 < len(ids) == len(logprobs)
         total = tail + np.sum(logprobs)  # NaN if any of them is
         marks.append(is_complete and not np.isnan(total))
@@ -70,8 +70,6 @@ def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> 
         among the k nearest have no rank.
     """
     traces = system.traces
-    if k is None:
-        k = system.scoring.k
     ids = system.prompts["prompt_id"].to_numpy()
     cluster = system.prompts["cluster_id"].to_numpy()
     label = system.labels["label"].to_numpy()
@@ -79,7 +77,7 @@ def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> 
     centres = np.flatnonzero(usable & system.is_scored)
     accepted = np.flatnonzero(usable & (label == "accept"))
 
-    nearest = find_nearest(vectors, ids, centres, accepted, k)
+    nearest = find_nearest(vectors, ids, centres, accepted, k or system.scoring.k)
     same_cluster = _pair_within_clusters(cluster, centres, accepted)
     same_cluster["similarity"] = paired_cosine_similarity(
         vectors, same_cluster["centre"], same_cluster["neighbour"]

@@ -164,11 +164,15 @@ class System:
         """Estimate the disagreement ratio (`core.disagreement`)."""
         return disagreement.estimate_disagreement(self.clusters, self.decided)
 
-    def confusion(self, interpretation: str = "relative") -> dict[str, Estimate]:
-        """Estimate ci, cr60, cr75 and cd (`core.confusion.estimate_confusion`)."""
+    @cached_property
+    def confusion(self) -> dict[str, dict[str, Estimate]]:
+        """ci, cr60, cr75 and cd by interpretation (`core.confusion`)."""
         rejected = self.rejections
-        ci = rejected[CI_COLUMNS[interpretation]]
-        return estimate_confusion(self.clusters, rejected["cluster_id"], ci)
+        ids = rejected["cluster_id"]
+        return {
+            name: estimate_confusion(self.clusters, ids, rejected[column])
+            for name, column in CI_COLUMNS.items()
+        }
 
 
 def select_rejections(scores: Scores) -> Scores:

@@ -169,11 +169,13 @@ class ClusterBootstrap:
         )
         return merged, times.index.to_frame().to_numpy(float)
 
-    def sums(self, cluster_ids: Strings, values: Numbers) -> np.ndarray:
-        """Sum values within clusters: shape (n_clusters,)."""
+    def sums(self, cluster_ids: Strings, *columns: Numbers) -> list[np.ndarray]:
+        """Sum each column's values within clusters: shapes (n_clusters,)."""
         codes = self.codes.index.get_indexer(cluster_ids)
-        weights = np.asarray(values, float)
-        return np.bincount(codes, weights, minlength=len(self.codes))
+        return [
+            np.bincount(codes, np.asarray(column, float), len(self.codes))
+            for column in columns
+        ]
 
     def estimate(
         self, statistic: Callable[..., np.ndarray], n: np.ndarray, *sums: np.ndarray
@@ -229,8 +231,8 @@ class ClusterBootstrap:
         >>> clusters.mean(["a", "a", "b"], [1, 0, 2]).value
         1.0
         """
-        n = self.sums(cluster_ids, np.ones(len(values)))
-        return self.estimate(_mean, n, self.sums(cluster_ids, values))
+        sums = self.sums(cluster_ids, np.ones(len(values)), values)
+        return self.estimate(_mean, *sums)
 
     def share(self, cluster_ids: Strings, hits: Numbers) -> Estimate:
         """Estimate the share of values that hit, with a percentile interval.
@@ -239,7 +241,7 @@ class ClusterBootstrap:
         """
         hits = np.asarray(hits, bool)
         share = self.mean(cluster_ids, hits)
-        if not len(hits) or hits.any() != hits.all():
+        if share.value not in (0, 1):
             return share
         n = len(set(cluster_ids))
         low, high = binomial_interval(n if hits.all() else 0, n)
@@ -255,8 +257,7 @@ class ClusterBootstrap:
             return self.undefined()
         centred = values - values.mean()  # moments of centred values lose no digits
         columns = [np.ones(len(values)), centred, centred**2]
-        sums = [self.sums(cluster_ids, column) for column in columns]
-        return self.estimate(_deviation, *sums)
+        return self.estimate(_deviation, *self.sums(cluster_ids, *columns))
 
     def correlation(self, cluster_ids: Strings, x: Numbers, y: Numbers) -> Estimate:
         """Estimate Pearson's r of two per-prompt values.
@@ -270,8 +271,7 @@ class ClusterBootstrap:
         a = (x - x.mean()) / x.std()
         b = (y - y.mean()) / y.std()
         columns = [np.ones(len(x)), a, b, a * a, b * b, a * b]
-        sums = [self.sums(cluster_ids, column) for column in columns]
-        return self.estimate(_correlation, *sums)
+        return self.estimate(_correlation, *self.sums(cluster_ids, *columns))
 
 
 def _mean(n: np.ndarray, total: np.ndarray) -> np.ndarray:

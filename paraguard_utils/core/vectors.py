@@ -100,8 +100,10 @@ def find_nearest(
     for start in range(0, max(len(centres), 1), BLOCK_ROWS):
         block = centres[start : start + BLOCK_ROWS]
         cosines = np.clip(units[block] @ units[pool].T, -1.0, 1.0)
-        cosines[block[:, None] == pool] = -np.inf  # itself
-        nearest = np.argsort(-cosines.round(12), axis=1, kind="stable")[:, :k]
+        cosines[block[:, None] == pool] = -2.0  # itself
+        # Of equal cosines the first in the pool: whole numbers, all different
+        order = np.rint(-1e12 * cosines).astype(int) * len(pool) + np.arange(len(pool))
+        nearest = np.sort(order, axis=1)[:, :k] % len(pool)
         columns = {
             "centre": block.repeat(n_each),
             "neighbour": pool[nearest].ravel(),

@@ -151,6 +151,8 @@ def convert_labels(labels: Labels, labeller: str) -> Labels:
     label = labels["label"]
     kind = labels["kind"]
     is_stopped = (label == "blocked") | (kind == STOPPED_KIND)
+    if labeller == "combined" and not is_stopped.any():
+        return labels
     is_rejected = (label == "reject") & ~is_stopped
     is_read = is_rejected | (label == "accept")
     label = label.mask(is_stopped, "unparsed" if labeller == "aside" else "reject")

@@ -5,6 +5,7 @@
 
 import hashlib
 import string
+from functools import cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ SWAP_ALPHABET = np.array(
 )
 
 
+@cache  # every system is asked the same copies
 def perturb_text(text: str, copy: int) -> str:
     """Swap `SWAPPED_SHARE` of a text's characters for random ones, at least one.
 
