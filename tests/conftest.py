@@ -1,6 +1,7 @@
 import os
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import hypothesis
@@ -22,13 +23,60 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("paraguard")
 
 
-def pytest_collection_modifyitems(items):
-    """Mark what opens pages, and skip what only a weekly run tries."""
+LONGEST = (
+    "06_validity.ipynb",
+    "A3_more.ipynb",
+    "test_commands.py",
+    "07_remedies.ipynb",
+    "A4_decisions.ipynb",
+    "test_live.py",
+    "test_rebuild.py",
+    "test_remedies_models.py",
+    "test_explorer.py",
+    "test_unsafe.py",
+    "test_package.py",
+    "test_faults.py",
+    "test_build.py",
+    "test_project.py",
+    "test_action.py",
+    "test_served.py",
+    "test_handout.py",
+    "test_notebooks.py",
+)
+"""Files that take longest, which two workers begin with: one that is begun last leaves
+the other worker without work.
+"""
+
+
+def place(item):
+    """Return where a file stands in the order in which files run."""
+    name = item.path.name
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Bring the longest files to the front; mark what opens pages; skip what only a
+    weekly run tries; leave out what another environment has tried (`make test`).
+    """
+    items.sort(key=place)
+    if passed := os.environ.get("PARAGUARD_PASSED"):
+        tried = set(Path(passed).read_text(encoding="utf-8").splitlines())
+        config.hook.pytest_deselected(items=[i for i in items if i.nodeid in tried])
+        items[:] = [item for item in items if item.nodeid not in tried]
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
         if item.get_closest_marker("weekly") and not os.environ.get("PARAGUARD_WEEKLY"):
             item.add_marker(pytest.mark.skip(reason="PARAGUARD_WEEKLY is not set"))
+
+
+def pytest_runtest_logreport(report):
+    """Note in a file, if one is named, what has passed."""
+    file = os.environ.get("PARAGUARD_NOTE_PASSED")
+    in_worker = "PYTEST_XDIST_WORKER" in os.environ  # which tells the main process
+    if file and not in_worker and report.when == "call" and report.passed:
+        with Path(file).open("a", encoding="utf-8") as noted:
+            noted.write(f"{report.nodeid}\n")
 
 
 @pytest.fixture(autouse=True)

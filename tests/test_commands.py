@@ -29,15 +29,19 @@ pytestmark = [
 SEEDS = 4
 HUB = "Qwen/Qwen2.5-7B-Instruct"
 
-RECORD = (
-    "make html",
-    *(
-        f".venv/bin/paraguard {one}"
-        for one in ("corpus sheet", "remedy --store recorded")
-    ),
+HERE = tuple(
+    f".venv/bin/paraguard {one}"
+    for one in (
+        "audit --",
+        "audit new.csv",
+        "audit decisions.csv ",
+        "corpus sheet",
+        "remedy --store recorded",
+    )
 )
-"""Commands on the recorded store, which is whole or not there: run in a clone that has
-not been cut.
+"""Commands run in this process, from the clone's folder, on the record that the clone
+has cut: starting a process and importing takes longer than they do. Others, `audit
+decisions.csv` among them, have a process of their own.
 """
 
 NOT_RUN = {
@@ -95,6 +99,13 @@ WEEKLY = {
     ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": (
         "run 05 with a guard of one's own runs every time"
     ),
+    f".venv/bin/papermill notebooks/02_querying.ipynb results/02.ipynb -p model {HUB}": (
+        "paraguard run 02 --model, a shard of it, runs the same notebook by papermill"
+        " every time, and the rerun after a kill shows progress"
+    ),
+    f".venv/bin/papermill notebooks/03_scoring.ipynb results/03.ipynb -p model {HUB}": (
+        "the rerun after a kill runs the same notebook by papermill every time"
+    ),
 }
 """Documented commands that take minutes and are run where PARAGUARD_WEEKLY is set, and
 what runs every time.
@@ -139,12 +150,6 @@ def copy_to(root):
             (root / ".venv" / part.name).symlink_to(part)
     (root / ".venv" / ".ready").touch()
     return root
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A clone as it is."""
-    return copy_to(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +306,9 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     status, printed = call(command, clone)
     assert status == 0 and "Traceback" not in printed, printed
     assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems)" in printed
+    assert f"{prompts}/{prompts}" in printed and "prompt/s]" in printed, (
+        "progress shows in the terminal"
+    )
     assert not whole or "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
     assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
@@ -315,9 +323,19 @@ def with_weekly():
     ]
 
 
-@pytest.mark.parametrize("command", with_weekly())
-def test_every_documented_command_runs_as_written(command, request, tiny_folder):
-    clone = request.getfixturevalue("whole" if command.startswith(RECORD) else "clone")
+def call_here(line, command, folder, monkeypatch):
+    """Run one command line in this process, as `call` does in another."""
+    monkeypatch.chdir(folder)
+    program, *arguments = shlex.split(line)
+    assert program == ".venv/bin/paraguard"
+    done = command(*arguments)
+    return done.status or 0, f"{done.printed}{done.error}"
+
+
+@pytest.mark.parametrize("line", with_weekly())
+def test_every_documented_command_runs_as_written(
+    line, command, clone, tiny_folder, results, monkeypatch
+):
     (clone / "answers.csv").write_text(
         "id,prompt,completion\n1,How?,I cannot help with that.\n"
     )
@@ -336,18 +354,18 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         r"```python\n(def score\(texts\).*?)```", guide, flags=re.DOTALL
     )
     (clone / "my_guard.py").write_text(example, encoding="utf-8")
-    asks = command.startswith(
+    asks = line.startswith(
         (".venv/bin/papermill notebooks/02", f".venv/bin/paraguard run --model {HUB}")
     )
     if asks:
         shutil.rmtree(clone / "results" / "live" / "traces", ignore_errors=True)
     model = shlex.quote(str(tiny_folder))
-    command = command.replace("device=cuda", "device=cpu")
-    status, printed = call(
-        re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, command),
-        clone,
-        SLURM_ARRAY_TASK_ID="1",
-    )
+    line = line.replace("device=cuda", "device=cpu")
+    run = re.sub(rf"{HUB}|\bMODEL\b", lambda _: model, line)
+    if line.startswith(HERE):
+        status, printed = call_here(run, command, clone, monkeypatch)
+    else:
+        status, printed = call(run, clone, SLURM_ARRAY_TASK_ID="1")
     assert status == 0, printed
     assert "Traceback" not in printed
     if asks:
@@ -358,13 +376,13 @@ def test_every_documented_command_runs_as_written(command, request, tiny_folder)
         assert f"{SEEDS * 6}/{SEEDS * 6}" in printed and "prompt/s]" in printed, (
             "progress shows in the terminal"
         )
-    if command == f".venv/bin/paraguard run --model {HUB}":
+    if line == f".venv/bin/paraguard run --model {HUB}":
         assert "06_validity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_systems.csv")
         assert table["system"].str.startswith("tiny-chat-").any()
-    if "SLURM_ARRAY_TASK_ID" in command:
+    if "SLURM_ARRAY_TASK_ID" in line:
         assert "shard 1/8 is asked" in printed
-    if command.startswith(".venv/bin/paraguard run 01"):
+    if line.startswith(".venv/bin/paraguard run 01"):
         assert (clone / "results/mine/corpus/mine.csv").is_file()
         assert not (clone / "results/mine/generated").exists(), (
             "generators write on request only"

@@ -150,7 +150,7 @@ def test_an_unknown_system_is_one_clear_error(results):
     with pytest.raises(
         UserError, match="there is no system 'nobody' in this store; there are qwen"
     ) as caught:
-        run_here("04_cohort_analysis", system="nobody")
+        run_here("04_cohort_analysis", system="nobody", resamples=100)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -159,7 +159,7 @@ def test_an_unknown_reference_is_one_clear_error(results):
     with pytest.raises(
         UserError, match="there is no system 'nobody' in this store; there are smollm2"
     ) as caught:
-        run_here("05_guard_comparison", reference="nobody")
+        run_here("05_guard_comparison", reference="nobody", resamples=100)
     assert len(str(caught.value).splitlines()) == 1
 
 

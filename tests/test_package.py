@@ -215,6 +215,14 @@ def wheel(tmp_path_factory):
     return next(made.glob("*.whl"))
 
 
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder into which the wheel is installed."""
+    target = tmp_path_factory.mktemp("target")
+    pip("install", "--target", target, wheel)
+    return target
+
+
 def copied(root):
     """Copy what a package is built from, and what must not get into it."""
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -282,9 +290,8 @@ print(json.dumps([labels["label"].tolist(), heavy, where, sorted(registry.system
 
 
 @pytest.mark.slow
-def test_an_installed_package_labels_answers_by_itself(wheel, tmp_path):
-    target, folder = tmp_path / "target", tmp_path / "elsewhere"
-    pip("install", "--target", target, wheel)
+def test_an_installed_package_labels_answers_by_itself(installed, tmp_path):
+    target, folder = installed, tmp_path / "elsewhere"
     folder.mkdir()
     answers = ["I cannot help with that.", "Sure: first close the window.", ""]
     pd.DataFrame({"completion": answers}).to_csv(folder / "answers.csv", index=False)
@@ -477,10 +484,9 @@ print(json.dumps([str(paths.DATA), found["frr"], found["dr"], asked]))
 
 
 @pytest.mark.slow
-def test_demo_functions_gate_and_task_work_from_the_wheel_alone(wheel, tmp_path):
+def test_demo_functions_gate_and_task_work_from_the_wheel_alone(installed, tmp_path):
     """In an empty folder; the task of Inspect where Inspect is installed."""
-    target, folder = tmp_path / "target", tmp_path / "elsewhere"
-    pip("install", "--target", target, wheel)
+    target, folder = installed, tmp_path / "elsewhere"
     folder.mkdir()
 
     def call(*command):

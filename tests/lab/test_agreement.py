@@ -168,15 +168,14 @@ def xstest():
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
 def test_agreement_with_people_on_the_held_out_half(cut, xstest):
-    texts, reasons = xstest["completion"].str[:cut], ["stop"] * len(xstest)
+    rows = xstest[xstest["half"] == "held out"].reset_index(drop=True)
+    texts, reasons = rows["completion"].str[:cut], ["stop"] * len(rows)
     labels = {
-        "combined": labelling.label_responses(texts, reasons, xstest["prompt"])[
-            "label"
-        ],
+        "combined": labelling.label_responses(texts, reasons, rows["prompt"])["label"],
         "cues": refusals.label_by_cues(texts, reasons)["label"],
         "substrings": np.where(agreement.has_substring(texts), "reject", "accept"),
     }
-    table = agreement.compare_with_annotators(xstest, labels)
+    table = agreement.compare_with_annotators(rows, labels)
     held = table[table["part"] == "held out"].pivot(
         index="file", columns="labeller", values="kappa"
     )

@@ -1,5 +1,6 @@
 """A corpus from a pool of seeds: complete, resumable, the same bytes again."""
 
+import functools
 import shutil
 
 import numpy as np
@@ -9,12 +10,13 @@ from asking import Killed, dies
 from filelock import FileLock
 from test_corpus import needs_encoder
 
-from paraguard_lab.corpus import benchmarks, build, fluency, paraphrase
+from paraguard_lab.corpus import benchmarks, build, charged, fluency, paraphrase
 from paraguard_lab.report import full_scale
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis.system import System
 from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.errors import DataError
+from paraguard_utils.models import encoder
 from paraguard_utils.settings import Gates
 
 pytestmark = [needs_encoder, pytest.mark.slow]
@@ -36,11 +38,18 @@ def pool():
     return pd.concat([seeds.head(5), extra, seeds.tail(25)], ignore_index=True)
 
 
+@pytest.fixture(scope="module")
+def embed_once():
+    """The encoder, which reads no text twice: most tests build the same corpus."""
+    return encoder.memoize_embedding(encoder.encode_texts)
+
+
 @pytest.fixture(autouse=True)
-def short_parts(monkeypatch):
+def short_parts(monkeypatch, embed_once):
     """Parts of ten seeds, judged without a model."""
     monkeypatch.setattr(build, "SEEDS_PER_PART", 10)
     monkeypatch.setattr(fluency, "compute_losses", shorter_is_better)
+    monkeypatch.setattr(encoder, "encode_texts", embed_once)
 
 
 def part_files(results):
@@ -165,6 +174,8 @@ def test_a_pool_that_is_too_small_says_how_many_it_allows(
     results, pool, command, recorded_corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(build, "CORPUS", "own")
+    few = functools.partial(charged.risk_auc, resamples=100)
+    monkeypatch.setattr(charged, "risk_auc", few)
     stores.Store("test").write("corpus", "own", frame=recorded_corpus.head(12), meta={})
     pool.rename(columns={"text": "prompt"})[["prompt", "category"]].tail(25).to_csv(
         tmp_path / "or.csv", index=False

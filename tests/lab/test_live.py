@@ -34,7 +34,7 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
     labels = stores.Store("recorded").read(
         "labels", "paraguard_mini", "smollm2-135m-instruct-q4_1--safety"
     )
-    answers = labels[["prompt_id", "response"]].iloc[::200].assign(finish_reason="stop")
+    answers = labels[["prompt_id", "response"]].iloc[::400].assign(finish_reason="stop")
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
     replies = stores.CorpusFiles(stores.Store("test"), "judged")
     first = judge.judge_answers(replies, model, answers)
@@ -68,14 +68,14 @@ def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
     assert set(labelling.label_answers(live, sample)["label"]) <= {"accept", "reject"}
 
 
-def ask_and_score(system_prompts, **parameters):
-    """Run 02 and 03; test_commands runs all on a model that nobody has seen, each in a
+def ask_and_score(system_prompts, scoring=(), **parameters):
+    """Run 02 and 03, which takes more parameters of its own; test_commands runs all on a model that nobody has seen, each in a
     kernel of its own.
     """
     run_here(
         "02_querying", **parameters, max_new_tokens=8, system_prompts=system_prompts
     )
-    run_here("03_scoring", **parameters)
+    run_here("03_scoring", **parameters, resamples=100, **dict(scoring))
 
 
 @pytest.mark.weekly
@@ -139,10 +139,9 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     ]
     stores.Store("test").write("corpus", "small", frame=small, meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
-    ask_and_score(["none", "safety", "strict"], **given)
+    ask_and_score(["none", "safety", "strict"], {"k": 3}, **given)
     table = stores.Store("test").read("tables", "table1_systems")
     assert (table["n_prompts"] == 24).all()
-    run_here("03_scoring", **given, k=3, resamples=100)
     run_here("04_cohort_analysis", **given, resamples=100)
 
 

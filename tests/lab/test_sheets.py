@@ -152,12 +152,12 @@ def test_the_kappa_of_two_sheets_is_over_resampled_pairs(pairs):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            fidelity, "ClusterBootstrap", partial(ClusterBootstrap, resamples=20)
+            fidelity, "ClusterBootstrap", partial(ClusterBootstrap, resamples=5)
         )
         found = fidelity.sheet_kappa(first, second)
     draws = [
         cohen_kappa_score(first["mark"], second["mark"], sample_weight=counts)
-        for counts in ClusterBootstrap(range(len(pairs)), 20).counts
+        for counts in ClusterBootstrap(range(len(pairs)), 5).counts
         if len(set(first["mark"][counts > 0]) | set(second["mark"][counts > 0])) > 1
     ]
     if not found["note"]:
