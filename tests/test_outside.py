@@ -118,7 +118,7 @@ def test_the_package_agrees_on_harm_and_thresholds(system):
     measured = replace(System.of(system, CORPUS, labels[0], CLUSTERS), scores=scores)
     rates = outside.confusion_rates(scores)
     for interpretation, column in (("relative", "ci"), ("clipped", "ci_clipped")):
-        found = measured.confusion(interpretation)
+        found = measured.confusion[interpretation]
         for tau in (0.60, 0.75):
             value = found[f"cr{round(100 * tau)}"].value
             assert rates[column, tau] == pytest.approx(value, rel=0, abs=1e-9)
