@@ -60,7 +60,7 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     """Estimate a ratio of totals that may lie near 0 or 1.
 
     The interval is Wilson's for as many independent trials as would have the variance
-    of the resamples, at most one a cluster that counts. Where all that does not hit
+    of the resamples, at most as many as count. Where all that does not hit
     lies in few clusters, a bootstrap-t interval ends at 0, and percentiles are too
     narrow (`benchmarks/phrasings.py`).
 
@@ -99,7 +99,7 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     error = standard_error(estimate)
     if not error:
         return Estimate(value, np.nan, np.nan, estimate.draws)
-    n_trials = min(value * (1 - value) / error**2, n_clusters)
+    n_trials = min(value * (1 - value) / error**2, sums[0].sum())
     low, high = wilson_interval(value, n_trials)
     return Estimate(value, low, high, estimate.draws)
 
