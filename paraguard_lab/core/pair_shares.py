@@ -203,7 +203,8 @@ def dealt_ratios(
     r = refused.sum(axis=1)
     a = answered.sum(axis=1)
     every = r[:, :, None] * a[:, None, :]
-    opposite = (every - own) + (every - own).transpose(0, 2, 1)
+    of_two_clusters = every - own
+    opposite = of_two_clusters + of_two_clusters.transpose(0, 2, 1)
     total = n.sum(axis=0)
     unrelated = np.outer(total, total) - n.T @ n
     n_pairs = np.zeros((n_styles, n_styles))

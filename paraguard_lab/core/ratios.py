@@ -1,10 +1,10 @@
 """Ratios of totals over clusters that differ in size, as the clusters of logs do."""
 
-from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import betaincinv
 
 from paraguard_lab.core.inference import estimate_difference, standard_error
 from paraguard_utils.core.estimates import (
@@ -59,8 +59,8 @@ def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
 def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     """Estimate a ratio of totals that may lie near 0 or 1.
 
-    The interval is Wilson's for as many independent trials as would have the variance
-    of the resamples, at most as many as count. Where all that does not hit
+    The interval is Clopper and Pearson's for as many independent trials as would have
+    the variance of the resamples, at most as many as count. Where all that does not hit
     lies in few clusters, a bootstrap-t interval ends at 0, and percentiles are too
     narrow (`benchmarks/phrasings.py`).
 
@@ -78,8 +78,7 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
 
     Notes
     -----
-    An effective number of trials is put into an interval for proportions as Korn and
-    Graubard do (Survey Methodology 24, 1998).
+    Korn and Graubard, Survey Methodology 24 (1998), for proportions of few.
 
     Examples
     --------
@@ -100,23 +99,22 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     if not error:
         return Estimate(value, np.nan, np.nan, estimate.draws)
     n_trials = min(value * (1 - value) / error**2, sums[0].sum())
-    low, high = wilson_interval(value, n_trials)
+    low, high = effective_interval(value, n_trials)
     return Estimate(value, low, high, estimate.draws)
 
 
-def wilson_interval(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share of n trials, not always a whole number.
+def effective_interval(share: float, n: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's 95 % interval of n trials, perhaps no whole number.
 
     Examples
     --------
-    >>> low, high = wilson_interval(0.9, 30)
+    >>> low, high = effective_interval(0.9, 30.0)
     >>> round(low, 3), round(high, 3)
-    (0.744, 0.965)
+    (0.735, 0.979)
     """
-    z = NormalDist().inv_cdf(0.975)
-    centre = share + z**2 / (2 * n)
-    spread = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    low, high = (centre + np.array([-spread, spread])) / (1 + z**2 / n)
+    hits = share * n
+    low = betaincinv(hits, n - hits + 1, 0.025)
+    high = betaincinv(hits + 1, n - hits, 0.975)
     return float(low), float(high)
 
 

@@ -158,43 +158,34 @@ def _count_outcomes(
     return counts.reindex([*CLAIM_OUTCOMES, "untestable"], fill_value=0).to_dict()
 
 
-def count_similarity_claim(table: Table) -> Table:
-    """Compare the correlation of CI and similarity with the paper's, by system.
+def count_similarity_claims(table: Table) -> Table:
+    """Judge the correlation of CI and similarity in every system, in two ways.
 
-    `table` has the columns of `ci_correlations`. Returns claim, interpretation, and the
-    counts of `count_cohort_claims`.
+    `table` has the columns of `ci_correlations`. "similarity": r is the paper's.
+    "redundant": |r| stays below the paper's break, 0.7; a system contradicts it if its
+    whole interval lies beyond. Returns claim, interpretation, and the counts of
+    `count_cohort_claims`.
     """
     known = paper.paper_value("r.similarity")
-    similar = table[table["covariate"] == "similarity"]
-    rows = []
-    for interpretation, part in similar.groupby("interpretation", sort=False):
-        is_close = part["r_low"] >= known - MAX_R_DISTANCE
-        is_close &= part["r_high"] <= known + MAX_R_DISTANCE
-        sides = locate_intervals(part, "r", known)
-        sides = np.where(is_close & (sides == "about"), "close", sides)
-        row = {"claim": "similarity", "interpretation": interpretation}
-        rows.append(row | _count_outcomes(sides, part["too_few"], "close"))
-    return pd.DataFrame(rows)
-
-
-def count_redundancy_claim(table: Table) -> Table:
-    """Test whether |r| of CI with similarity stays below the paper's break, 0.7.
-
-    A system contradicts it if its whole interval lies beyond. The parameter and what is
-    returned are those of `count_similarity_claim`.
-    """
     limit = paper.paper_value("r.break.low")
     similar = table[table["covariate"] == "similarity"]
     rows = []
     for interpretation, part in similar.groupby("interpretation", sort=False):
-        nearest = part[["r_low", "r_high"]].abs().min(axis=1)
-        furthest = part[["r_low", "r_high"]].abs().max(axis=1)
-        conditions = [part["r_low"].isna(), furthest < limit]
-        # An interval that holds 0 has its ends on two sides of it
-        conditions.append((nearest <= limit) | (part["r_low"] * part["r_high"] < 0))
-        sides = np.select(conditions, ["undefined", "within", "about"], "beyond")
-        row = {"claim": "redundant", "interpretation": interpretation}
-        rows.append(row | _count_outcomes(sides, part["too_few"], "within"))
+        low = part["r_low"]
+        high = part["r_high"]
+        is_close = (low >= known - MAX_R_DISTANCE) & (high <= known + MAX_R_DISTANCE)
+        sides = locate_intervals(part, "r", known)
+        beyond = (low > limit) | (high < -limit)
+        within = (low > -limit) & (high < limit)
+        judged = {
+            "similarity": np.where(is_close & (sides == "about"), "holds", sides),
+            "redundant": np.select(
+                [within, ~beyond & low.notna()], ["holds", "about"], sides
+            ),
+        }
+        for claim, outcomes in judged.items():
+            row = {"claim": claim, "interpretation": interpretation}
+            rows.append(row | _count_outcomes(outcomes, part["too_few"], "holds"))
     return pd.DataFrame(rows)
 
 
@@ -268,10 +259,9 @@ def count_claims(store: Store) -> Table:
     named = pd.concat(cohorts)
     named = named.assign(claim=named["claim"].map(keys))
     correlations = store.read("tables", "ci_correlations")
-    similarity = count_similarity_claim(correlations)
-    redundancy = count_redundancy_claim(correlations)
+    similarity = count_similarity_claims(correlations)
     guards = count_guard_claim(store.read("tables", "table3_guards"))
-    decided = decide_claims(pd.concat([named, similarity, redundancy, guards]))
+    decided = decide_claims(pd.concat([named, similarity, guards]))
     return decided.assign(testable=decided[CLAIM_OUTCOMES].sum(axis="columns"))
 
 
@@ -332,7 +322,8 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
         "measure": "systems with |r| beyond the break",
         "paper": written["r.break.low"],
     }
-    for count in count_redundancy_claim(correlations).to_dict("records"):
+    counts = count_similarity_claims(correlations)
+    for count in counts[counts["claim"] == "redundant"].to_dict("records"):
         testable = sum(count[outcome] for outcome in CLAIM_OUTCOMES)
         beyond[f"here, {count['interpretation']}"] = (
             f"{count['contradict']} of {testable}"

@@ -137,7 +137,7 @@ def test_r_is_compared_with_the_papers():
     )
     table["r"] = (table["r_low"] + table["r_high"]) / 2
     table.loc[4, "too_few"] = True
-    (row,) = findings.count_similarity_claim(
+    row, _ = findings.count_similarity_claims(
         pd.concat([table, table.assign(covariate="risk")])
     ).to_dict("records")
     # below and above -0.03; within 0.1 of it; wider than that; too few rejections
@@ -157,7 +157,7 @@ def test_r_is_compared_with_the_papers_break():
         covariate="similarity", interpretation="relative", too_few=False
     )
     table.loc[5, "too_few"] = True
-    (row,) = findings.count_redundancy_claim(table).to_dict("records")
+    _, row = findings.count_similarity_claims(table).to_dict("records")
     # beyond on either side: two; within: one; across an end, or across all: two
     counted = [row[name] for name in (*findings.CLAIM_OUTCOMES, "untestable")]
     assert counted == [1, 2, 2, 1]
