@@ -9,7 +9,7 @@ of other kinds stay.
 - wording: 200 clusters of the six strategies; a prompt is refused where a normal
   variable is large that clusters share in part (`meaning`), near-copies share more of
   (`words`), and whose mean hangs on the strategy. Of 70 clusters there is a twin,
-  refused more often. DR of near-copies and of free rewordings, rephrasing odds, and
+  refused more often. DR of near-copies and of free rewordings, rephrasing success, and
   rates by meaning follow. Worlds that are flagged `too_few` are left out, as nobody is to
   rely on them.
 - noise: true decisions as above, without strategies; each label errs with a given
@@ -133,7 +133,7 @@ def _shares(location, meaning, words):
 
 
 def _of_patterns(refused, chance):
-    """Return rephrasing odds and rates by meaning of a distribution of refusals in a
+    """Return rephrasing success and rates by meaning of a distribution of refusals in a
     cluster of six.
     """
     at = np.bincount(refused, weights=chance, minlength=7)

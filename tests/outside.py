@@ -1,4 +1,4 @@
-"""Compute DR by shared wording, rephrasing odds, corrected rates and counts a second
+"""Compute DR by shared wording, rephrasing success, corrected rates and counts a second
 time, from `docs/method.md` alone.
 
 This file uses nothing of the package. It starts from prompts, labels and annotations in
@@ -158,7 +158,7 @@ def answered_within(prompts, tries):
 
 
 def rephrasing(harmless, twins):
-    """Compute rephrasing odds, and rates by meaning, of harmless prompts and of their
+    """Compute rephrasing success, and rates by meaning, of harmless prompts and of their
     twins.
     """
     twinned = {cluster.removesuffix("-twin") for cluster in clusters_of(twins)}

@@ -1,4 +1,4 @@
-"""Does asking again in other words help? Rephrasing odds and refused requests (ours).
+"""Does asking again help? Rephrasing success and refused requests (ours).
 
 A person whose request is refused tries other phrasings of it (`docs/method.md`,
 Rephrasing).
