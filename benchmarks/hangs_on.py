@@ -1,8 +1,8 @@
 """Do the parts of a decision have the intervals that they claim, and does the test of
 the gap hold its level? Worlds with known truth.
 
-`python benchmarks/hangs_on.py [WORLDS]` writes `benchmarks/hangs_on.csv`: for each kind
-of world and estimate the truth, the mean and the share of worlds whose 95 % interval
+`python benchmarks/hangs_on.py [WORLDS] [KIND ...]` writes `benchmarks/hangs_on.csv`; the
+rows of other kinds stay. For each kind of world and estimate the truth, the mean and the share of worlds whose 95 % interval
 covers it; for the gap the share of worlds with p of at most 0.05.
 
 - gap: 200 requests in six phrasings, refused where a normal variable is large that
@@ -19,13 +19,14 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes share two cores
 
+import itertools
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import drawn_pairs, harm
 from paraguard_lab.core import pair_shares
@@ -42,7 +43,7 @@ NAMES = np.array(["seed", *STRATEGIES])
 SHIFTS = {"softening": -0.3, "hardening": 0.4, "register": 0.2}
 SHIFT = np.array([SHIFTS.get(name, 0.0) for name in NAMES])
 NEAR = np.isin(NAMES, NEAR_COPY_STRATEGIES)
-MEANING = 0.4
+MEANING, WORDS = 0.4, 0.2
 
 GAPS = [
     (rate, gap)
@@ -63,6 +64,15 @@ def make_corpus(n, end=""):
             "strategy": np.tile(NAMES, n),
             "text": "w",
         }
+    )
+
+
+def make_system(n, resamples):
+    """Return a system on n requests; its own decisions are not used."""
+    corpus = make_corpus(n)
+    labels = pd.DataFrame({"label": ["accept"] * len(corpus)})
+    return System.of(
+        "t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples)
     )
 
 
@@ -128,15 +138,36 @@ def gap_cell(task):
     ]
 
 
-def true_chance(z, draw):
-    """Return the parts and tries of a world, from the probabilities of many requests."""
-    corpus = make_corpus(len(z))
-    system = System.of("t", corpus, pd.DataFrame({"label": ["accept"] * z.size}))
-    samples = draw(z, corpus)
-    system = System.of(
-        "t", corpus, system.labels, ClusterBootstrap(system.prompts["cluster_id"], 2)
-    )
-    return estimate_chance(system, samples)
+def differ(rates, correlation):
+    """Return the probability that two normal variables lie on two sides of limits."""
+    both = multivariate_normal(
+        [0, 0], [[1, correlation], [correlation, 1]], allow_singular=True
+    ).cdf(norm.ppf(rates))
+    return rates[0] + rates[1] - 2 * both
+
+
+def true_parts(rate, steepness):
+    """Return meaning, wording and chance of both kinds of pairs, by quadrature.
+
+    An answer refuses where a normal variable is large that two answers to one prompt
+    share in part, and two phrasings less.
+    """
+    slope = steepness**2 / (1 + steepness**2)
+    rates = norm.cdf(np.sqrt(slope) * (norm.ppf(rate) + SHIFT))
+    truth = {}
+    for kind, chosen, shared in (
+        ("near", NEAR, MEANING + WORDS),
+        ("free", ~NEAR, MEANING),
+    ):
+        pairs = list(itertools.combinations(rates[chosen], 2))
+        unrelated = sum(a + b - 2 * a * b for a, b in pairs)
+        pair = sum(differ(both, slope * shared) for both in pairs) / unrelated
+        same = sum(differ((a, a), slope) + differ((b, b), slope) for a, b in pairs)
+        chance = same / 2 / unrelated
+        truth[f"meaning, {kind}"] = 1 - pair
+        truth[f"wording, {kind}"] = pair - chance
+        truth[f"chance, {kind}"] = chance
+    return truth
 
 
 def estimate_chance(system, samples):
@@ -165,17 +196,19 @@ def chance_cell(task):
             {"prompt_id": np.tile(corpus["prompt_id"], ANSWERS), "label": label}
         )
 
-    truth = {}
-    large = true_chance(draw_tendency(rng, LARGE, 0.2), draw)
-    for name, (value, _, _) in large.items():
-        truth[name] = value
-    corpus = make_corpus(CLUSTERS)
-    labels = pd.DataFrame({"label": ["accept"] * len(corpus)})
-    clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES)
-    system = System.of("t", corpus, labels, clusters)
+    truth = true_parts(rate, steepness)
+    large = make_system(LARGE, 2)
+    tries = []
+    for _ in range(5):
+        samples = draw(draw_tendency(rng, LARGE, WORDS), large.prompts)
+        drawn = drawn_pairs.join_draws(large.prompts, samples)
+        tries.append(drawn_pairs.estimate_asked_again(drawn, large.clusters))
+    for name in tries[0]:
+        truth[name] = np.mean([one[name].value for one in tries])
+    system = make_system(CLUSTERS, RESAMPLES)
     found = {name: [] for name in truth}
     for _ in range(worlds):
-        samples = draw(draw_tendency(rng, CLUSTERS, 0.2), corpus)
+        samples = draw(draw_tendency(rng, CLUSTERS, WORDS), system.prompts)
         for name, one in estimate_chance(system, samples).items():
             found[name].append(one)
     return summarize("chance", f"FRR {rate}, steepness {steepness}", found, truth)
@@ -224,17 +257,23 @@ def harm_cell(task):
 def main() -> None:
     """Measure all cells in two processes."""
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    cells = {
+        "gap": (gap_cell, GAPS),
+        "chance": (chance_cell, CHANCES),
+        "harm": (harm_cell, HARMS),
+    }
+    kinds = sys.argv[2:] or list(cells)
+    path = Path(__file__).with_suffix(".csv")
     rows = []
+    if path.exists():
+        known = pd.read_csv(path)
+        rows = known[~known["kind"].isin(kinds)].to_dict("records")
     with ProcessPoolExecutor(2) as pool:
-        for cell, tasks in (
-            (gap_cell, GAPS),
-            (chance_cell, CHANCES),
-            (harm_cell, HARMS),
-        ):
+        for kind in kinds:
+            cell, tasks = cells[kind]
             for found in pool.map(cell, [(task, worlds) for task in tasks]):
                 rows += found
                 print(pd.DataFrame(found).round(3).to_string(), flush=True)
-    path = Path(__file__).with_suffix(".csv")
     stores.write_file(path, pd.DataFrame(rows), "tables", {"worlds": worlds})
 
 

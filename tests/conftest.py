@@ -29,6 +29,7 @@ LONGEST = (
     "test_commands.py",
     "07_remedies.ipynb",
     "A4_decisions.ipynb",
+    "A5_what_it_hangs_on.ipynb",
     "test_live.py",
     "test_rebuild.py",
     "test_remedies_models.py",

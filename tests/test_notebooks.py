@@ -122,7 +122,7 @@ def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     )
     run.run_notebooks((), {"model": "m", "max_new_tokens": 8, "labeller": "policy"})
     order = [stem[:2] for stem, _ in ran]
-    numbers = ["02", "A0", "03", "04", "05", "A4", "06", "07", "A1", "A3", "00"]
+    numbers = ["02", "A0", "03", "04", "05", "A4", "A5", "06", "07", "A1", "A3", "00"]
     assert order == numbers
     given = dict(zip(order, (parameters for _, parameters in ran), strict=True))
     every = {"model": "m", "store": "live"}

@@ -58,7 +58,7 @@ def tabulate_gaps(systems: Iterable[System]) -> Table:
     rows = []
     for system in systems:
         scored = system.select(system.is_scored)
-        pairs = find_cluster_pairs(scored.prompts)
+        pairs = find_cluster_pairs(scored.prompts.reset_index(drop=True))
         n_mixed = int(disagreement.is_mixed(system.decided).sum())
         gap = p = np.nan
         if n_mixed >= MIN_MIXED:

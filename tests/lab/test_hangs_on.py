@@ -147,6 +147,16 @@ def test_a_gap_is_found_where_it_is_and_not_where_chance_decides():
     assert np.sum(np.array(p) <= 0.05) <= 12
 
 
+def test_prompts_without_a_decision_are_left_out_of_the_test():
+    rng = np.random.default_rng(2)
+    is_near = np.tile([True, True, True, False, False, False], 60)
+    shared = np.repeat(rng.random(60) < 0.5, 6)
+    refused = np.where(is_near, shared, rng.random(360) < 0.5).astype(float)
+    refused[rng.random(360) < 0.1] = np.nan
+    found = gap_of(refused)
+    assert found["p_gap"] == 0.001 and found["gap"] > 0.5
+
+
 def test_too_few_requests_decided_both_ways_are_not_tested():
     refused = np.zeros(120)
     refused[:54:6] = 1  # nine clusters

@@ -161,8 +161,8 @@ def test_four_clusters_with_twins_go_through_the_last_notebooks(
     store.write("corpus", "paraguard_twins", frame=every[of.isin(ids)], meta={})
     given = {"store": "test", "corpus": "small", "model": str(tiny_folder)}
     ask_and_score(["safety"], **given)
-    later = ("A4_decisions", "06_validity", "07_remedies", "A3_more")
-    for stem in ("04_cohort_analysis", *later):
+    later = ("A4_decisions", "A5_what_it_hangs_on", "06_validity")
+    for stem in ("04_cohort_analysis", *later, "07_remedies", "A3_more"):
         run_here(stem, **given, resamples=100)
     assert all(
         store.has("tables", name)
