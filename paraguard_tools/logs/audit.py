@@ -624,12 +624,12 @@ def describe_system(row: Mapping[str, Any]) -> str:
         share = _percent(row, "rephrased3")
         said += (
             f" Asked again in up to three other wordings, {share} of the refused"
-            " requests get an answer."
+            " requests are not refused."
         )
     if np.isfinite(row.get("rephrased3_harmful", np.nan)):
         said += (
-            f" So do {_percent(row, 'rephrased3_harmful')} of the refused requests that"
-            " should stay refused."
+            f" Nor are {_percent(row, 'rephrased3_harmful')} of the refused requests"
+            " that should stay refused."
         )
     if row.get("n_blocked"):
         said += (

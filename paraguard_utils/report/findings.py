@@ -288,8 +288,8 @@ def tabulate_results(claims: Table) -> Table:
     """Put the paper's claims beside what was found here, a row per claim.
 
     `claims` is from `count_claims`. Returns claim, paper (its value), for each
-    interpretation how many of the testable comparisons confirm the claim ("0 of 8"),
-    verdict, and in (the notebook).
+    interpretation how many of the testable comparisons confirm and contradict the claim
+    ("0 yes, 6 no of 8"), verdict, and in (the notebook).
     """
     written = paper.read_paper_values()["written"]
     rows = []
@@ -297,7 +297,8 @@ def tabulate_results(claims: Table) -> Table:
         row = {"claim": title, "paper": written[item]}
         counts = claims[claims["claim"] == key]
         for count in counts.to_dict("records"):
-            row[count["interpretation"]] = f"{count['confirm']} of {count['testable']}"
+            outcomes = f"{count['confirm']} yes, {count['contradict']} no"
+            row[count["interpretation"]] = f"{outcomes} of {count['testable']}"
         row |= {"verdict": counts["verdict"].iloc[0], "in": notebook}
         rows.append(row)
     for title, item in NOT_TESTABLE.items():

@@ -166,12 +166,19 @@ def test_r_is_compared_with_the_papers_break():
 def test_claims_about_models_that_were_not_run_have_no_verdict():
     claims = pd.DataFrame(
         [
-            {"claim": key, "interpretation": name, "confirm": 1, "testable": 2}
+            {
+                "claim": key,
+                "interpretation": name,
+                "confirm": 1,
+                "contradict": 0,
+                "testable": 2,
+            }
             for key in findings.PAPER_CLAIMS
             for name in ("relative", "clipped")
         ]
     ).assign(verdict=findings.CANNOT_TELL)
     shown = findings.tabulate_results(claims).set_index("claim")
+    assert shown["relative"].iloc[0] == "1 yes, 0 no of 2"
     for title in findings.NOT_TESTABLE:
         row = shown.loc[title]
         assert row["verdict"] == "not testable on our systems"
