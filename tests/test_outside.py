@@ -252,6 +252,10 @@ MARKS = {
         "ci_correlations[too_few == False and interpretation == 'relative' and covariate == "
         "'similarity'].r:+.2f"
     ),
+    "r.clipped.similarity": (
+        "ci_correlations[too_few == False and interpretation == 'clipped' and covariate == "
+        "'similarity'].r:+.2f"
+    ),
     "claim.safe60.relative": (
         "claims[claim == 'safe60' and interpretation == 'relative'].confirm of testable"
     ),

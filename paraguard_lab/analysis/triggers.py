@@ -197,11 +197,11 @@ def trigger_table(system: System, exposures: Mapping[str, TermExposure]) -> Tabl
             }
         )
     table = pd.DataFrame(rows, columns=_TESTED_COLUMNS)
+    # Processors differ in the last digit of equal p
+    table["p"] = table["p"].round(12)
     table["p_holm"] = adjust_holm(table["p"])
     table["trigger"] = (table["p_holm"] < 0.05) & (table["odds_ratio"] > 1)
     table["instruction"] = system.name.rpartition("--")[2]
-    # Processors differ in the last digit of equal p
-    table["p"] = table["p"].round(12)
     table = table.sort_values(["p", "term"], ignore_index=True)
     return table.assign(leads=table.index == 0)
 

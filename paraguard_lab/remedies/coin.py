@@ -1,6 +1,6 @@
 """Compare what a remedy answers with a coin that answers as many refusals (ours).
 
-(`docs/method.md`, Remedies, Against a coin)
+(`docs/method.md`, Remedies)
 """
 
 import numpy as np

@@ -206,6 +206,9 @@ def drawn():
     )
     again = again.assign(**made(rng, 2, "rephrased3", "rephrased3_twins"))
     by_group = groups.group_table(mine)
+    by_kind = pd.DataFrame({"pairs": ["near", "free", "all"], "too_few": False})
+    by_kind = by_kind.assign(system="mine--safety", wording=0.2, chance=0.5)
+    by_kind = by_kind.assign(meaning=0.3, meaning_low=0.2, meaning_high=0.4)
     limits = Gates()
     return {
         "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
@@ -218,6 +221,7 @@ def drawn():
         "sentiment_noise": (figures.plot_noise_response(turned), turned),
         "against_floors": (figures.plot_against_floors(floors), floors),
         "variance_parts": (figures.plot_variance_parts(split), split),
+        "chance_by_kind": (figures.plot_chance_by_kind(by_kind), by_kind),
         "sensitivity_weights": (figures.plot_weight_simplex(weights), weights),
         "sensitivity_k": (figures.plot_against_k(by_k), by_k),
         "sensitivity_settings": (figures.plot_settings(scaling), scaling),
