@@ -29,7 +29,7 @@ import pandas as pd
 from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import drawn_pairs, harm
-from paraguard_lab.core import pair_shares
+from paraguard_lab.core import draws, pair_shares
 from paraguard_utils import stores
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES, find_cluster_pairs
@@ -178,7 +178,7 @@ def estimate_chance(system, samples):
             for part in ("meaning", "wording", "chance"):
                 ends = (row[part], row[f"{part}_low"], row[f"{part}_high"])
                 found[f"{part}, {row['pairs']}"] = ends
-    drawn = drawn_pairs.join_draws(system.prompts, samples)
+    drawn = draws.join_draws(system.prompts, samples)
     again = drawn_pairs.estimate_asked_again(drawn, system.clusters)
     return found | {name: tuple(one) for name, one in again.items()}
 
@@ -201,7 +201,7 @@ def chance_cell(task):
     tries = []
     for _ in range(5):
         samples = draw(draw_tendency(rng, LARGE, WORDS), large.prompts)
-        drawn = drawn_pairs.join_draws(large.prompts, samples)
+        drawn = draws.join_draws(large.prompts, samples)
         tries.append(drawn_pairs.estimate_asked_again(drawn, large.clusters))
     for name in tries[0]:
         truth[name] = np.mean([one[name].value for one in tries])

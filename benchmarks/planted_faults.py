@@ -227,7 +227,7 @@ FAULTS = [
         "np.stack([hits / n**2, 1 / n], axis=-1)",
     ),
     Fault(
-        "ratios.ratio_of_totals",
+        "ratios._interval_at_end",
         "n_clusters = int(np.count_nonzero(sums[0]))",
         "n_clusters = int(sums[0].sum())",
     ),

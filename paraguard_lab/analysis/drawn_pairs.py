@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.core.draws import count_draws
+from paraguard_lab.core.draws import join_draws
 from paraguard_lab.core.pair_shares import PairShares
 from paraguard_lab.core.ratios import share_of_totals
 from paraguard_lab.core.rephrasing import MAX_TRIES, answer_probability
@@ -24,23 +24,12 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 from paraguard_utils.core.wording import Phrasings
-from paraguard_utils.schemas import Corpus, Table
+from paraguard_utils.schemas import Table
 
 KINDS_OF_PAIRS = ("near", "free", "all")
 
 MIN_DRAWS = MAX_TRIES + 1
 """Draws of a prompt, and drawn phrasings of a request, that asking again needs."""
-
-
-def join_draws(prompts: Corpus, samples: pd.DataFrame) -> pd.DataFrame:
-    """Return the prompts with two drawn answers or more, and counts of their answers.
-
-    Columns: those of the prompts, size and sum (`core.draws.count_draws`).
-    """
-    counts = count_draws(samples)[["size", "sum"]]
-    drawn = prompts.join(counts, on="prompt_id")
-    drawn = drawn[drawn["size"] >= 2].reset_index(drop=True)
-    return drawn.assign(size=drawn["size"].astype(int), sum=drawn["sum"].astype(int))
 
 
 def split_chance(
@@ -141,7 +130,7 @@ def estimate_asked_again(
     Parameters
     ----------
     drawn : DataFrame
-        From `join_draws`.
+        From `core.draws.join_draws`.
     clusters : ClusterBootstrap
         Of the requests; a twin counts as its benign cluster.
 

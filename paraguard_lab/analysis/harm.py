@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis.rephrasing import count_benign_decisions
+from paraguard_lab.core.inference import estimate_parts
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.schemas import Table
@@ -78,17 +79,13 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
         both["cluster_id"], system.clusters.resamples, system.clusters.seed
     )
     names = ["n", "rejected", "n_twin", "rejected_twin"]
-    sums = harm_shares(*both.sort_values("cluster_id")[names].to_numpy(float).T)
-    ids = both.sort_values("cluster_id")["cluster_id"]
-    columns = clusters.sums(ids, *sums.T)
+    sums = harm_shares(*both[names].to_numpy(float).T)
+    columns = clusters.sums(both["cluster_id"], *sums.T)
 
     def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
         return split_totals(np.column_stack(totals))
 
-    parts = {
-        name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *columns)
-        for name in HARM_PARTS
-    }
+    parts = estimate_parts(clusters, shares, HARM_PARTS, columns)
     rates = {
         "frr": clusters.estimate(lambda n, r: r / n, columns[0], columns[1]),
         "twins": clusters.estimate(lambda n, r: r / n, columns[2], columns[3]),

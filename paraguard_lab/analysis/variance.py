@@ -3,7 +3,7 @@
 All of it is ours (`docs/method.md`, Disagreement).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,8 @@ import pandas as pd
 
 from paraguard_lab.analysis.chance import mark_paired
 from paraguard_lab.analysis.shared_wording import compare_wordings
-from paraguard_lab.core.draws import count_draws
+from paraguard_lab.core.draws import count_draws, join_draws
+from paraguard_lab.core.inference import estimate_parts
 from paraguard_utils.analysis import confusion
 from paraguard_utils.analysis.signals import trace_perplexity
 from paraguard_utils.analysis.system import System
@@ -188,9 +189,7 @@ def split_sampled_variance(
     dict
         A row like that of `split_variance`; n counts answers.
     """
-    draws = count_draws(samples)
-    prompts = system.prompts.join(draws[["size", "sum"]], on="prompt_id")
-    prompts = prompts[prompts["size"] >= 2]
+    prompts = join_draws(system.prompts, samples)
     siblings = prompts.groupby("cluster_id")["size"].transform("size")
     prompts = prompts[siblings >= 2]
     ids = prompts["cluster_id"].to_numpy()
@@ -226,23 +225,7 @@ def split_sampled_variance(
         "decoding": decoding,
         "n": m.sum().astype(int),
         "too_few": rarer < disagreement.MIN_DECISIONS_EACH,
-        **to_columns(_estimate_parts(clusters, _drawn_shares, names, drawn)),
-    }
-
-
-def _estimate_parts(
-    clusters: ClusterBootstrap,
-    shares: Callable[..., dict[str, np.ndarray]],
-    names: Iterable[str],
-    sums: Iterable[np.ndarray],
-) -> dict[str, Estimate]:
-    """Estimate each of the named shares, which a function returns of totals.
-
-    `sums` holds what the totals are summed from, each of shape (n_clusters,).
-    """
-    return {
-        name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *sums)
-        for name in names
+        **to_columns(estimate_parts(clusters, _drawn_shares, names, drawn)),
     }
 
 
@@ -384,7 +367,7 @@ def split_instruction_variance(
     def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
         return _instruction_shares(pairs, totals)
 
-    parts = _estimate_parts(clusters, shares, INSTRUCTION_PARTS, columns)
+    parts = estimate_parts(clusters, shares, INSTRUCTION_PARTS, columns)
     parts["interaction_minus_wording"] = parts["wording_request"] - parts["wording"]
     parts["idea_minus_wording"] = parts["idea"] - parts["wording"]
     counts = [disagreement.count_decisions(column, ids) for column in refused.T]

@@ -103,11 +103,12 @@ def voting_rows(
         system, rule; with intervals auc (of twins against harmless prompts) and
         over_single (auc minus that of one query); p of the latter.
     """
-    single = estimate_auc(clusters, scores.cluster, scores.twin, scores.score)
-    rows = []
+    aucs = {}
     for rule, values in put_together(scores).items():
-        auc = estimate_auc(clusters, scores.cluster, scores.twin, values)
-        over = clusters.undefined() if rule == SINGLE else auc - single
+        aucs[rule] = estimate_auc(clusters, scores.cluster, scores.twin, values)
+    rows = []
+    for rule, auc in aucs.items():
+        over = clusters.undefined() if rule == SINGLE else auc - aucs[SINGLE]
         rows.append(_row(name, rule, auc, over))
     return rows
 

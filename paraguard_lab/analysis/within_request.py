@@ -12,7 +12,7 @@ import pandas as pd
 
 from paraguard_lab.core.disagreement import LOW_OVERLAP, estimate_pair_difference
 from paraguard_lab.core.inference import adjust_holm
-from paraguard_lab.core.pair_shares import N_PERMUTATIONS, gap_p
+from paraguard_lab.core.pair_shares import gap_p
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import (
     NEAR_COPY_STRATEGIES,
@@ -58,14 +58,14 @@ def tabulate_gaps(systems: Iterable[System]) -> Table:
     rows = []
     for system in systems:
         scored = system.select(system.is_scored)
-        pairs = find_cluster_pairs(scored.prompts.reset_index(drop=True))
+        pairs = find_cluster_pairs(scored.prompts)
         n_mixed = int(disagreement.is_mixed(system.decided).sum())
         gap = p = np.nan
         if n_mixed >= MIN_MIXED:
             near = pairs.select(pairs.near)
             free = pairs.select(pairs.free)
             clusters = _own_clusters(scored)
-            gap, p = gap_p(clusters, make_phrasings(scored), near, free, N_PERMUTATIONS)
+            gap, p = gap_p(clusters, make_phrasings(scored), near, free)
         n_reject = int((system.refused == 1).sum())
         rows.append(
             {

@@ -3,6 +3,7 @@
 They are defined in the method (`docs/method.md`, Intervals and comparisons).
 """
 
+from collections.abc import Callable, Iterable
 from statistics import NormalDist
 
 import numpy as np
@@ -50,6 +51,22 @@ def normal_p(estimate: Estimate) -> float:
     if not error or np.isnan(error):
         return np.nan
     return 2 * NormalDist().cdf(-abs(estimate.value) / error)
+
+
+def estimate_parts(
+    clusters: ClusterBootstrap,
+    shares: Callable[..., dict[str, np.ndarray]],
+    names: Iterable[str],
+    sums: Iterable[np.ndarray],
+) -> dict[str, Estimate]:
+    """Estimate each of the named shares, which a function returns of totals.
+
+    `sums` holds what the totals are summed from, each of shape (n_clusters,).
+    """
+    return {
+        name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *sums)
+        for name in names
+    }
 
 
 def estimate_kappa(

@@ -50,10 +50,15 @@ def ratio_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     estimate = studentize(clusters, np.column_stack(sums), divide_totals)
     value, low, high = estimate
     if min(value, 1 - value) < _ROUNDING:
-        n_clusters = int(np.count_nonzero(sums[0]))
-        low, high = binomial_interval(n_clusters * round(value), n_clusters)
+        low, high = _interval_at_end(value, sums)
     low, high = np.clip([low, high], 0.0, 1.0)
     return Estimate(value, low, high, estimate.draws)
+
+
+def _interval_at_end(value: float, sums: RatioSums) -> tuple[float, float]:
+    """Return the exact interval of a ratio of 0 or 1, on the clusters that count."""
+    n_clusters = int(np.count_nonzero(sums[0]))
+    return binomial_interval(n_clusters * round(value), n_clusters)
 
 
 def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
@@ -91,9 +96,8 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
         return clusters.undefined()
     estimate = clusters.estimate(lambda n, hits: hits / n, *sums)
     value = estimate.value
-    n_clusters = int(np.count_nonzero(sums[0]))
     if min(value, 1 - value) < _ROUNDING:
-        low, high = binomial_interval(n_clusters * round(value), n_clusters)
+        low, high = _interval_at_end(value, sums)
         return Estimate(value, low, high, estimate.draws)
     error = standard_error(estimate)
     if not error:

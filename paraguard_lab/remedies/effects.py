@@ -324,6 +324,11 @@ class PooledSplits:
             return self.clusters.undefined()
         return self.curve.above(effects["frr"], effects["twins"])
 
+    @cached_property
+    def untouched_above_curve(self) -> Estimate:
+        """How many more twins the untouched system refuses than a threshold."""
+        return self.above_curve(self.untouched)
+
     def changes(self, name: str, effects: Effects) -> Effects:
         """Return changes against the untouched system, by the name of their column.
 
@@ -356,7 +361,7 @@ def _describe(pool: PooledSplits, name: str, effects: Effects) -> dict[str, Any]
         compared["against_coin"] = coin.compare_with_coin(
             _rates(pool.untouched), _rates(effects)
         )
-        compared["over_change"] = over_curve - pool.above_curve(pool.untouched)
+        compared["over_change"] = over_curve - pool.untouched_above_curve
     row = {
         "n_clusters": len(pool.clusters.codes),
         "n_scored": benign.is_scored.sum(),

@@ -70,6 +70,8 @@ def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> 
         among the k nearest have no rank.
     """
     traces = system.traces
+    if k is None:
+        k = system.scoring.k
     ids = system.prompts["prompt_id"].to_numpy()
     cluster = system.prompts["cluster_id"].to_numpy()
     label = system.labels["label"].to_numpy()
@@ -77,7 +79,7 @@ def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> 
     centres = np.flatnonzero(usable & system.is_scored)
     accepted = np.flatnonzero(usable & (label == "accept"))
 
-    nearest = find_nearest(vectors, ids, centres, accepted, k or system.scoring.k)
+    nearest = find_nearest(vectors, ids, centres, accepted, k)
     same_cluster = _pair_within_clusters(cluster, centres, accepted)
     same_cluster["similarity"] = paired_cosine_similarity(
         vectors, same_cluster["centre"], same_cluster["neighbour"]

@@ -47,7 +47,7 @@ def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     >>> first.tolist(), second.tolist()
     ([0, 0, 2], [2, 3, 3])
     """
-    rows = pd.DataFrame({"cluster": cluster}).reset_index(names="row")
+    rows = pd.DataFrame({"cluster": np.asarray(cluster)}).reset_index(names="row")
     pairs = rows.merge(rows, on="cluster", suffixes=("", "_second"))
     pairs = pairs[pairs["row"] < pairs["row_second"]]
     pairs = pairs.sort_values(["cluster", "row", "row_second"])

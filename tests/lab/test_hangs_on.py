@@ -18,7 +18,7 @@ from paraguard_lab.analysis import (
     voting,
     within_request,
 )
-from paraguard_lab.core import pair_shares, ratios
+from paraguard_lab.core import draws, pair_shares, ratios
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import find_cluster_pairs
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
@@ -190,7 +190,7 @@ def make_samples(corpus, refused, m=8):
 def test_asked_again_by_hand():
     # One request: its first phrasing is refused 8 of 8 times, the others 4 of 8 times.
     corpus = make_corpus(1)
-    drawn = drawn_pairs.join_draws(corpus, make_samples(corpus, [8, 4, 4, 4, 4, 4]))
+    drawn = draws.join_draws(corpus, make_samples(corpus, [8, 4, 4, 4, 4, 4]))
     clusters = ClusterBootstrap(corpus["cluster_id"], 5)
     found = drawn_pairs.estimate_asked_again(drawn, clusters)
     # Same words: 8 draws never; each of the 20 others has 3 refusals and 4 answers left,
