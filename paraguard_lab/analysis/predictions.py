@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths
+from paraguard_utils import paths, stores
+from paraguard_utils.errors import DataError
 from paraguard_utils.models.prompting import model_of_system
+from paraguard_utils.report import selection
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
@@ -30,9 +32,29 @@ VERDICT_COLUMNS = (
 )
 
 
+_FILE_COLUMNS = ("number", "table", "rows", "measure", "low", "high", "too_few")
+
+
 def read_predictions() -> Table:
-    """Read the predictions: measures, the rows that decide them, and their limits."""
-    return pd.read_csv(PREDICTIONS_FILE, keep_default_na=False)
+    """Read the predictions: measures, the rows that decide them, and their limits.
+
+    Raises
+    ------
+    DataError
+        A column is not there, or a number, low or high is no number.
+    """
+    where = paths.display_path(PREDICTIONS_FILE)
+    frame = stores.read_csv(PREDICTIONS_FILE)
+    missing = [name for name in _FILE_COLUMNS if name not in frame]
+    if missing:
+        raise DataError(f"{where}: the column {missing[0]} is not there")
+    for name in ("number", "low", "high"):
+        numbers = pd.to_numeric(frame[name], errors="coerce")
+        stores.check_fields(
+            PREDICTIONS_FILE, frame[name], numbers.notna(), "is no number"
+        )
+        frame[name] = numbers
+    return frame
 
 
 def judge_interval(
@@ -84,9 +106,13 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
         table = tables.get(prediction.table)
         if table is None or table.empty:
             continue
-        rows = table.query(prediction.rows)
-        if len(rows):
-            judged.append(_judge_rows(prediction, rows))
+        try:
+            rows = selection.select_rows(table, prediction.rows)
+            if len(rows):
+                judged.append(_judge_rows(prediction, rows))
+        except DataError as error:
+            where = paths.display_path(PREDICTIONS_FILE)
+            raise DataError(f"{where}: row {prediction.Index + 2}: {error}") from None
     frame = pd.concat(judged[1:] or judged)
     frame = frame.sort_values(["number", "place"], kind="stable", ignore_index=True)
     return frame.drop(columns="place")
@@ -94,6 +120,9 @@ def judge_predictions(tables: Mapping[str, Table]) -> Table:
 
 def _judge_rows(prediction: Any, rows: Table) -> Table:
     """Judge one prediction by each of the rows of a table that it is about."""
+    measure = prediction.measure
+    if measure not in rows or not pd.api.types.is_numeric_dtype(rows[measure]):
+        raise DataError(f"{prediction.table} has no column of numbers {measure!r}")
     subjects = rows[[name for name in SUBJECT_COLUMNS if name in rows]]
     values = rows[prediction.measure]
     lows = rows.get(f"{prediction.measure}_low", values)
@@ -115,7 +144,7 @@ def _judge_rows(prediction: Any, rows: Table) -> Table:
         }
     )
     if prediction.too_few:
-        too_few = rows.eval(prediction.too_few).to_numpy(bool)
+        too_few = selection.read_condition(rows, prediction.too_few).to_numpy(bool)
         judged.loc[too_few, "verdict"] = "too_few"
     return judged
 

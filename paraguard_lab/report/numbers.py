@@ -28,6 +28,7 @@ from paraguard_utils.corpus.gates import SELECTION_REASONS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import annotations
 from paraguard_utils.report import sentences, tables
+from paraguard_utils.report.selection import MAX_LENGTH
 from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS, OLD_TWINS, TWINS
 from paraguard_utils.stores import Store
@@ -64,8 +65,8 @@ def fill_numbers(markdown: str, numbers: Table) -> str:
         mark = place[1]
         if mark not in known:
             raise DataError(
-                f"there is no number {mark!r} for {place[0]!r}; see"
-                " numbers.collect_numbers"
+                f"there is no number {mark[:MAX_LENGTH]!r}; `paraguard numbers`"
+                " evaluates the marks of README and the data card"
             )
         return f"<!--={mark}-->{known[mark]}<!--=-->"
 
@@ -95,14 +96,22 @@ def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
     Raises
     ------
     DataError
-        A mark selects no row.
+        A mark is none, or selects no row; file and line are named.
     """
     read = cache(partial(sentences.read_named_table, store))
-    texts = {}
+    texts: dict[str, str] = {}
     for path in files:
-        for mark in NUMBER_PLACE.findall(path.read_text(encoding="utf-8")):
-            if mark not in texts:
+        markdown = path.read_text(encoding="utf-8")
+        for place in NUMBER_PLACE.finditer(markdown):
+            mark = place[1]
+            if mark in texts:
+                continue
+            try:
                 texts[mark] = sentences.evaluate_mark(mark, read)
+            except DataError as error:
+                line = markdown.count("\n", 0, place.start()) + 1
+                where = f"{paths.display_path(path)}, line {line}"
+                raise DataError(f"{where}: {error}") from None
     return pd.DataFrame(texts.items(), columns=["key", "text"])
 
 
@@ -173,10 +182,18 @@ def _simulations(store: Store) -> pd.DataFrame:
     There is a row for each correlation in simulations of which the truth is known.
     """
     table = sentences.read_named_table(store, "known_truth")
-    rows = table.query("wording == 'chance' and measure == 'dr' and correlation > 0")
+    is_meant = (table["wording"] == "chance") & (table["measure"] == "dr")
+    rows = table[is_meant & (table["correlation"] > 0)]
     by_rate = rows.pivot(index="correlation", columns="frr", values="mean")
     falls = by_rate.iloc[:, 0] - by_rate.iloc[:, -1]
     return falls.rename("dr_falls").reset_index()
+
+
+def _corrected_order(store: Store) -> pd.DataFrame:
+    """Return how DR follows FRR over systems, as rho, both corrected for wrong labels."""
+    table = store.read("tables", "label_noise")
+    rho = table["frr"].corr(table["dr"], method="spearman")
+    return pd.DataFrame({"rho": [rho]})
 
 
 def _vetoes(store: Store) -> pd.DataFrame:
@@ -232,6 +249,7 @@ def _read_benchmark(file: Path, store: Store) -> pd.DataFrame:
 for _file in paths.BENCHMARKS_FOLDER.glob("*.csv"):
     sentences.DERIVED_TABLES[_file.stem] = partial(_read_benchmark, _file)
 sentences.DERIVED_TABLES |= {
+    "corrected_order": _corrected_order,
     "costs": _costs,
     "example": _example,
     "judged_vetoes": _vetoes,

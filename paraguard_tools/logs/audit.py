@@ -511,10 +511,10 @@ def compare(
         raise DataError(f"{old.name} and {new.name} share no system")
     rows = []
     for name in shared:
-        counts = [
-            count_requests(own).query("n >= 2").astype({"cluster": str})
-            for own in (before[name], after[name])
-        ]
+        counts = []
+        for own in (before[name], after[name]):
+            requests = count_requests(own)
+            counts.append(requests[requests["n"] >= 2].astype({"cluster": str}))
         both = counts[0].merge(counts[1], on="cluster", suffixes=("_old", "_new"))
         if len(both) < 2:
             raise DataError(

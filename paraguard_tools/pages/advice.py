@@ -99,7 +99,8 @@ def find_measured_remedies(
         if store.has("tables", REMEDY_MAP_TABLE):
             meta = stores.read_meta(store.path("tables", REMEDY_MAP_TABLE))
             corpus_name = meta.get("parameters", {}).get("corpus", files.name)
-            rows = store.read("tables", REMEDY_MAP_TABLE).query("system == @system")
+            remedies = store.read("tables", REMEDY_MAP_TABLE)
+            rows = remedies[remedies["system"] == system]
             if corpus_name == files.name and len(rows):
                 return MeasuredRemedies(rows, store.name)
     if not record.has("tables", REMEDY_MAP_TABLE) or not np.isfinite(frr):

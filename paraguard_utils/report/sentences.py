@@ -3,12 +3,13 @@
 A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
 
 - TABLE is a table of the store, or one of `DERIVED_TABLES`.
-- ROWS is a condition as `DataFrame.query` takes it. Without a column, the number of
-  rows is shown.
-- COLUMN is a column or an expression as `DataFrame.eval` takes it. One value is shown
-  as it is, several as the range "low to high", booleans as "n of m", `x±` as an
-  estimate with its 95 % interval, and `a of b` as both.
-- FORMAT is Python's; ".0f %" shows a share in percent.
+- ROWS is a condition (`selection.GRAMMAR`). Without a column, the number of rows is
+  shown.
+- COLUMN is a column or an expression of the same grammar. One value is shown as it is,
+  several as the range "low to high", conditions as "n of m", `x±` as an estimate with
+  its 95 % interval, and `a of b` as both.
+- FORMAT is one of Python's for numbers, such as ".2f", "+.1f" or "g"; ".0f %" shows a
+  share in percent.
 
 A notebook shows the numbers of its own run with `show`, which takes marks in braces.
 README and the docs have the record's (`paraguard_lab.report.numbers`).
@@ -23,9 +24,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.report import findings, links, paper, tables
+from paraguard_utils.report import findings, links, paper, selection, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store
+from paraguard_utils.text import show_name
 
 TableReader: TypeAlias = Callable[[str], pd.DataFrame]
 """Returns a table by its name."""
@@ -35,6 +37,7 @@ UNKNOWN = "–"
 
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
 _PLACE = re.compile(r"\{(\w[^{}]*)\}")
+_FORMAT = re.compile(r"\+?,?(\.\d)?[defg%]?( %)?")
 
 
 class NoSuchRow(DataError):
@@ -111,33 +114,44 @@ def read_named_table(store: Store, name: str) -> pd.DataFrame:
 
 def evaluate_mark(mark: str, read: TableReader) -> str:
     """Return the text of a mark; DataError if it is none, or selects no row."""
-    parts = _MARK.fullmatch(mark)
+    parts = _MARK.fullmatch(mark) if len(mark) <= selection.MAX_LENGTH else None
     if not parts:
-        raise DataError(f"{mark!r} is not TABLE[ROWS].COLUMN:FORMAT")
+        raise DataError(
+            f"the mark {_shown(mark)} is not TABLE[ROWS].COLUMN:FORMAT of at most"
+            f" {selection.MAX_LENGTH} characters"
+        )
     name, rows, columns, style = parts.groups()
+    if style and not _FORMAT.fullmatch(style):
+        raise DataError(
+            f"the mark {_shown(mark)}: the format {style!r} is not one such as .2f,"
+            " +.1f, g or .0f %"
+        )
     frame = read(name)
-    if rows:
-        frame = frame.query(rows, engine="python")
-    if not columns:
-        return f"{len(frame):,}"
-    if frame.empty:
-        raise NoSuchRow(f"{mark!r} selects no row")
-    texts = []
-    for column in columns.split(" of "):
-        texts.append(_format_column(frame, column, style or ""))
+    try:
+        if rows:
+            frame = selection.select_rows(frame, rows)
+        if not columns:
+            return f"{len(frame):,}"
+        if frame.empty:
+            raise NoSuchRow("it selects no row")
+        texts = []
+        for column in columns.split(" of "):
+            texts.append(_format_column(frame, column, style or ""))
+    except DataError as error:
+        raise type(error)(f"the mark {_shown(mark)}: {error}") from None
     return " of ".join(texts)
+
+
+def _shown(mark: str) -> str:
+    """Return a mark as an error shows it."""
+    return repr(show_name(mark, selection.MAX_LENGTH))
 
 
 def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
     """Return the values of a column or an expression as prose shows them."""
     if column.endswith("±"):
-        if len(frame) > 1:
-            raise DataError(f"{column} shows one row, and {len(frame)} are selected")
-        row = frame.to_dict("records")[0]
-        decimals = int(style.strip(".f") or 3)
-        return tables.format_estimate(row, column.removesuffix("±"), decimals)
-    values = frame[column] if column in frame else frame.eval(column, engine="python")
-    values = pd.Series(values)
+        return _format_interval(frame, column.removesuffix("±"), style)
+    values = selection.read_values(frame, column)
     if values.dtype == bool:
         return f"{values.sum()} of {len(values)}"
     if not pd.api.types.is_numeric_dtype(values):
@@ -150,13 +164,30 @@ def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
     return _join_different([_format_number(end, style) for end in ends])
 
 
+def _format_interval(frame: pd.DataFrame, name: str, style: str) -> str:
+    """Return the estimate of one row with its interval."""
+    if len(frame) > 1:
+        raise DataError(f"{name}± shows one row, and {len(frame)} are selected")
+    missing = [end for end in ("", "_low", "_high") if f"{name}{end}" not in frame]
+    if missing:
+        raise DataError(f"there is no column {name}{missing[0]}")
+    decimals = re.fullmatch(r"(?:\.(\d)f)?", style)
+    if not decimals:
+        raise DataError(f"the format of {name}± is one such as .2f, not {style!r}")
+    row = frame.to_dict("records")[0]
+    return tables.format_estimate(row, name, int(decimals[1] or 3))
+
+
 def _format_number(value: float, style: str) -> str:
     """Format a number by a format of Python's, or as percent by one with " %"."""
-    if style.endswith(" %"):
-        return f"{100 * value:{style.removesuffix(' %')}} %"
-    return format(value, style)
+    try:
+        if style.endswith(" %"):
+            return f"{100 * value:{style.removesuffix(' %')}} %"
+        return format(value, style)
+    except ValueError as error:  # such as "d" of a float
+        raise DataError(f"the format {style!r}: {error}") from None
 
 
 def _join_different(texts: pd.Series | list[str]) -> str:
     """Join the different ones of some texts by "to"."""
-    return " to ".join(dict.fromkeys(texts))
+    return " to ".join(dict.fromkeys(map(str, texts)))
