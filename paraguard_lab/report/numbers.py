@@ -190,7 +190,7 @@ def _simulations(store: Store) -> pd.DataFrame:
 
 
 def _corrected_order(store: Store) -> pd.DataFrame:
-    """Return how DR follows FRR over systems, as rho, both corrected for wrong labels."""
+    """Return rho of FRR and DR over systems, both corrected for wrong labels."""
     table = store.read("tables", "label_noise")
     rho = table["frr"].corr(table["dr"], method="spearman")
     return pd.DataFrame({"rho": [rho]})

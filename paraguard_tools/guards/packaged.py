@@ -205,14 +205,22 @@ def _load_prompt_guardrail(files: Mapping[str, Path]) -> _TextScorer:
 def _read_pickle(path: Path, *objects: str) -> dict[str, Any]:
     """Read an object's attributes from a pickle or joblib file.
 
-    Only classes in `objects` and numpy's numbers occur, and no code runs; another name
-    is an UnpicklingError.
+    Only classes in `objects` and numpy's numbers occur, and no code runs; another name,
+    or an array of objects, is an UnpicklingError.
     """
     from joblib import numpy_pickle
 
+    class NumbersOnly(numpy_pickle.NumpyArrayWrapper):
+        # joblib before 1.6 reads an array of objects by a pickle of its own, which is
+        # not restricted
+        def read(self, *how: Any) -> Any:
+            if not isinstance(self.dtype, np.dtype) or self.dtype.hasobject:
+                raise pickle.UnpicklingError("an array of objects is not read")
+            return super().read(*how)
+
     known: dict[tuple[str, str], Any] = {
         ("numpy._core.multiarray", "scalar"): scalar,
-        ("joblib.numpy_pickle", "NumpyArrayWrapper"): numpy_pickle.NumpyArrayWrapper,
+        ("joblib.numpy_pickle", "NumpyArrayWrapper"): NumbersOnly,
     }
     for name in ("ndarray", "dtype", "float64", "int64"):
         known["numpy", name] = getattr(np, name)

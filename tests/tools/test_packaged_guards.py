@@ -1,5 +1,8 @@
 """Guards from packages and from files of scores."""
 
+import os
+import pickle
+
 import numpy as np
 import pytest
 from guarding import PANEL, PLAIN, PROMPTS, TEXTS, files_of, scored
@@ -156,9 +159,6 @@ def test_a_package_that_was_altered_is_not_read(monkeypatch):
 
 
 def test_a_pickle_may_name_nothing_that_runs(tmp_path):
-    import os
-    import pickle
-
     class Runs:
         def __reduce__(self):
             return os.system, (f"touch {tmp_path / 'ran'}",)
@@ -167,6 +167,47 @@ def test_a_pickle_may_name_nothing_that_runs(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match=r"system is not read"):
         packaged._read_pickle(tmp_path / "x.pkl", "Encoding")
     assert not (tmp_path / "ran").exists()
+
+
+class Encoding:
+    """An object whose attribute is an array of objects, one of which would run."""
+
+    def __init__(self, canary):
+        class Runs:
+            def __reduce__(self):
+                return os.system, (f"touch {canary}",)
+
+        self.coef_ = np.array([Runs()], dtype=object)
+
+
+@pytest.mark.parametrize("plainly", [False, True], ids=["as installed", "as 1.5.3"])
+def test_an_array_of_objects_in_a_pickle_is_not_read(tmp_path, monkeypatch, plainly):
+    joblib = pytest.importorskip("joblib")
+    wrapper = joblib.numpy_pickle.NumpyArrayWrapper
+    if plainly:  # joblib 1.5.0 to 1.5.3 read such an array like this
+        monkeypatch.setattr(
+            wrapper,
+            "read_array",
+            lambda self, unpickler, *_: pickle.load(unpickler.file_handle),
+        )
+    canary = tmp_path / "ran"
+    joblib.dump(Encoding(canary), tmp_path / "x.pkl")
+    with pytest.raises(pickle.UnpicklingError, match="array of objects is not read"):
+        packaged._read_pickle(tmp_path / "x.pkl", "Encoding")
+    assert not canary.exists()
+    # without the reader's check the same file runs its command
+    if plainly:
+        joblib.load(tmp_path / "x.pkl")
+        assert canary.exists()
+
+
+def test_arrays_of_numbers_are_read(tmp_path):
+    joblib = pytest.importorskip("joblib")
+    one = Encoding(tmp_path / "ran")
+    one.coef_ = np.arange(3.0)
+    joblib.dump(one, tmp_path / "x.pkl")
+    read = packaged._read_pickle(tmp_path / "x.pkl", "Encoding")
+    assert read["coef_"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
