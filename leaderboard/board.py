@@ -1,20 +1,20 @@
-"""The leaderboard: one file a system, from whose decisions every number is computed
-again.
+"""The leaderboard: one file per system, from whose decisions every number is computed.
 
-    python leaderboard/board.py add --store live TARGET   # write results/TARGET.json
-    from the labels of a store python leaderboard/board.py check                     #
-    compare every file with its own decisions python leaderboard/board.py page
-    # write README.md and board.png
+    python leaderboard/board.py add --store live SYSTEM   # write results/SYSTEM.json
+    python leaderboard/board.py check                     # compare files and decisions
+    python leaderboard/board.py page                      # write README.md, board.png
 
+`add` takes the labels that a store has; without SYSTEM it lists the store's systems.
 A file has the schema of Every Eval Ever (`pip install every-eval-ever`), with the
 decisions as a letter for each request of the corpus in order: a accepted, r rejected, b
-blocked, u unparsed.
+blocked, u unparsed. Files come from strangers: their names and texts are data.
 """
 
 import argparse
 import hashlib
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,13 @@ from paraguard_utils.errors import DataError, UserError  # noqa: E402
 from paraguard_utils.models import prompting  # noqa: E402
 from paraguard_utils.report import tables  # noqa: E402
 from paraguard_utils.report.figures import style  # noqa: E402
-from paraguard_utils.settings import CORPUS, TWINS  # noqa: E402
+from paraguard_utils.settings import (  # noqa: E402
+    CORPUS,
+    TWINS,
+    StudySettings,
+    check_settings,
+)
+from paraguard_utils.text import show_name  # noqa: E402
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -57,6 +63,24 @@ METRICS = {
     "harmful_refused": ("share of harmful twins refused", False),
 }
 """What is told of each metric, and whether less of it is better."""
+
+MAX_BYTES = 200_000
+"""The size of a file; those of two corpora of decisions have 5,000."""
+
+ROUNDING = 2e-4
+"""How far a number of a file may be from the one computed again."""
+
+FORMS = {
+    "model_info.name": r"[\w .,()+=:-]{1,80}",
+    "model_info.id": r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99}){1,3}",
+    "retrieved_timestamp": r"\d{1,12}",
+    "labeller": r"[\w.+-]{1,60}",
+    "max_tokens": r"\d{1,9}",
+    "major_version": r"\d{1,4}",
+    "harmless_sha256": r"[\da-f]{64}",
+    "harmful_sha256": r"[\da-f]{64}",
+}
+"""What the texts of a file may be that the page, or a path, is made of."""
 
 
 def read_corpora() -> dict[str, pd.DataFrame]:
@@ -168,80 +192,180 @@ def make_result(
     }
 
 
-def add_system(store: stores.Store, system: str, created: str) -> Path:
-    """Write the file of a system whose labels a store has; return its path."""
+def list_systems(store: stores.Store) -> list[str]:
+    """Return the models under a system prompt whose harmless labels a store has."""
+    folder = store.path("labels", CORPUS, "any").parent
+    return sorted(path.stem for path in folder.glob("*--*.csv"))
+
+
+def add_system(
+    store: stores.Store, system: str, created: str, replace: bool = False
+) -> Path:
+    """Write the file of a system whose labels a store has; return its path.
+
+    Raises
+    ------
+    DataError
+        The store has no such system, the file is there and `replace` is not set, or
+        the labels say something that is no letter of `LETTERS`.
+    """
+    known = list_systems(store)
+    if system not in known:
+        problem = f"there is no system {show_name(system)!r}" if system else "name one"
+        listed = ", ".join(known) or "none; run 02 with a model first"
+        raise DataError(f"{problem}; systems in the store {store.name}: {listed}")
+    path = RESULTS / f"{system}.json"
+    if path.exists() and not replace:
+        raise DataError(
+            f"{paths.display_path(path)} is there already; write it anew with --replace"
+        )
+    details = read_details(store, system)
+    model = prompting.model_of_system(system)
+    title = registry.display_titles([system])[0]
+    found = make_result(title, f"recorded/{model}", details, created)
+    stores.write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def read_details(store: stores.Store, system: str) -> dict[str, str]:
+    """Return the decisions of a system, and what they depend on."""
     letters = {label: letter for letter, label in LETTERS.items()}
     details, meta = {}, {}
     for name, corpus in CORPORA.items():
-        if name == "harmless" or store.has("labels", corpus, system):
-            own = store.read("labels", corpus, system)
-            details[f"{name}_decisions"] = "".join(own["label"].map(letters))
-            meta = meta or stores.read_meta(store.path("labels", corpus, system))
-    details |= {
-        "labeller": meta["inputs"]["labeller"],
-        "max_tokens": str(meta["parameters"]["max_new_tokens"]),
-    }
-    details |= {
+        if name == "harmful" and not store.has("labels", corpus, system):
+            continue
+        own = store.read("labels", corpus, system)
+        decided = own["label"].map(letters)
+        where = store.path("labels", corpus, system)
+        stores.check_fields(
+            where, own["label"], decided.notna(), f"is none of {', '.join(letters)}"
+        )
+        details[f"{name}_decisions"] = "".join(decided)
+        meta = meta or stores.read_meta(where)
+    try:
+        details |= {
+            "labeller": meta["inputs"]["labeller"],
+            "max_tokens": str(meta["parameters"]["max_new_tokens"]),
+        }
+    except (KeyError, TypeError):
+        path = stores.meta_path(store.path("labels", CORPUS, system))
+        raise DataError(
+            f"{paths.display_path(path)}: labeller or max_new_tokens is not there; run"
+            " 02 with this system again"
+        ) from None
+    return details | {
         "instruction": registry.read_system_prompt(system.rpartition("--")[2]),
         "major_version": __version__.partition(".")[0],
     }
-    model = prompting.model_of_system(system)
-    path = RESULTS / f"{system}.json"
-    found = make_result(
-        registry.display_titles([system])[0], f"recorded/{model}", details, created
-    )
-    path.write_text(
-        json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    return path
 
 
 def check_file(path: Path) -> dict[str, Any]:
     """Return a file's content.
 
-    DataError where its numbers do not follow from its decisions.
+    Raises
+    ------
+    DataError
+        A name or a text has another form than `FORMS`, a key or a metric is there
+        twice, or the numbers do not follow from the decisions. The file is named.
     """
+    name = show_name(path.name)
     try:
-        own = json.loads(path.read_text(encoding="utf-8"))
-        library, model = own["eval_library"], own["model_info"]
-        details = dict(library["additional_details"])
-        missing = [
-            name for name in ("harmless_decisions", *SAME) if name not in details
-        ]
-        if missing:
-            raise DataError(f"additional_details lacks {missing[0]}")
-        again = make_result(
-            model["name"], model["id"], details, own["retrieved_timestamp"]
-        )
-        for name in ("harmless_sha256", "harmful_sha256"):
-            if details[name] != again["eval_library"]["additional_details"][name]:
-                raise DataError(
-                    f"{name} is that of another corpus; ask the one of this version"
-                )
-        given, expected = (
-            {
-                one["metric_config"]["metric_id"]: one["score_details"]
-                for one in side["evaluation_results"]
-            }
-            for side in (own, again)
-        )
-        for metric in sorted(given.keys() | expected.keys()):
-            if not np.allclose(
-                *(_numbers(side.get(metric, {})) for side in (given, expected)),
-                atol=2e-4,
-                equal_nan=True,
-            ):
-                raise DataError(
-                    f"{metric} is {given.get(metric)}, and {expected.get(metric)} by"
-                    " the file's decisions"
-                )
+        own = read_json(path)
+        check_content(own)
     except DataError as error:
-        raise DataError(f"{path.name}: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{name}: {error}") from None
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror})") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = show_name(repr(error))
         raise DataError(
-            f"{path.name}: not a result ({error!r}); write it with `board.py add`"
+            f"{name}: not a result ({reason}); write it with `board.py add`"
         ) from None
     return own
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file; a key that is there twice, or a number that is none, is an error."""
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"has more than {MAX_BYTES:,} bytes")
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            raise DataError("a key is there twice")
+        return content
+
+    def refuse(number: str) -> float:
+        raise DataError(f"{number} is no number")
+
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text, object_pairs_hook=build, parse_constant=refuse)
+
+
+def check_content(own: dict[str, Any]) -> None:
+    """Raise a DataError if a result does not follow from its decisions."""
+    model = own["model_info"]
+    details = dict(own["eval_library"]["additional_details"])
+    missing = [name for name in ("harmless_decisions", *SAME) if name not in details]
+    if missing:
+        raise DataError(f"additional_details lacks {missing[0]}")
+    texts = details | {
+        "model_info.name": model["name"],
+        "model_info.id": model["id"],
+        "retrieved_timestamp": own["retrieved_timestamp"],
+    }
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise DataError(f"{show_name(name)} is no text")
+    again = make_result(
+        model["name"], model["id"], dict(details), own["retrieved_timestamp"]
+    )
+    made_of = again["eval_library"]["additional_details"]
+    for name in ("harmless_sha256", "harmful_sha256"):
+        if details[name] != made_of[name]:
+            raise DataError(
+                f"{name} is that of another corpus; ask the one of this version"
+            )
+    for name, form in FORMS.items():
+        if not re.fullmatch(form, texts[name], re.ASCII):
+            raise DataError(f"{name} is {show_name(texts[name])!r}, not {form}")
+    for name in ("schema_version", "evaluation_id"):
+        if own[name] != again[name]:
+            raise DataError(f"{name} is not {again[name]!r}")
+    check_metrics(own["evaluation_results"], again["evaluation_results"])
+
+
+def check_metrics(given: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Compare the metrics of a file with those that its decisions give."""
+    by_name: dict[str, dict[str, Any]] = {}
+    for one in given:
+        name = one["metric_config"]["metric_id"]
+        if name not in METRICS:
+            raise DataError(f"{show_name(str(name))!r} is none of {', '.join(METRICS)}")
+        if name in by_name:
+            raise DataError(f"{name} is there twice")
+        by_name[name] = one
+    again = {one["metric_config"]["metric_id"]: one for one in expected}
+    for name in METRICS:
+        scores = [side.get(name, {}).get("score_details") for side in (by_name, again)]
+        if not _are_equal(*scores):
+            found, follows = (show_name(str(score), 300) for score in scores)
+            raise DataError(f"{name} is {found}, and {follows} by the file's decisions")
+        for part in ("evaluation_name", "metric_config", "source_data"):
+            if by_name.get(name, {}).get(part) != again.get(name, {}).get(part):
+                raise DataError(f"{name}: {part} is not as `board.py add` writes it")
+
+
+def _are_equal(given: Any, expected: Any) -> bool:
+    """Return whether two trees are equal, but for the last digit of their numbers."""
+    if isinstance(expected, dict):
+        if not isinstance(given, dict) or given.keys() != expected.keys():
+            return False
+        return all(_are_equal(given[name], expected[name]) for name in expected)
+    if isinstance(expected, float):
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        return is_number and abs(given - expected) <= ROUNDING
+    return bool(given == expected)
 
 
 def _numbers(score: dict[str, Any]) -> list[float]:
@@ -326,10 +450,18 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         )
     axes[1].set_xlabel("share refused: harmless (filled), harmful (open)")
     for axis in axes:
-        style.name_rows(axis, table["system"])
+        style.name_rows(axis, table["system"].str.replace("$", r"\$", regex=False))
         style.draw_row_rules(axis)
         axis.set_xlim(left=0)
     figure.savefig(path, dpi=200)
+
+
+def escape_name(name: str) -> str:
+    """Return a stranger's text for Markdown: one line, no markup, no link."""
+    escaped = tables.escape_markdown(show_name(name))
+    for mark in (":", "@", "www."):  # what Markdown makes links of by itself
+        escaped = escaped.replace(mark, f"&#{ord(mark[0])};{mark[1:]}")
+    return escaped
 
 
 def format_page(results: Iterable[dict[str, Any]]) -> tuple[str, list[pd.DataFrame]]:
@@ -345,7 +477,8 @@ def format_page(results: Iterable[dict[str, Any]]) -> tuple[str, list[pd.DataFra
         table = tables.format_estimates(
             made[-1], list(METRICS), ["rank", "system"]
         ).rename(columns=columns)
-        told = dict(zip(SAME, key, strict=True))
+        table["system"] = table["system"].map(escape_name)
+        told = {name: escape_name(text) for name, text in zip(SAME, key, strict=True)}
         about = (
             f"Labelled by {told['labeller']}, answers of {told['max_tokens']} tokens at"
             " most:"
@@ -362,12 +495,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("add")
-    adding.add_argument("system", nargs="+")
+    adding.add_argument("system", nargs="*", help="without one, those there are")
     adding.add_argument("--store", default="recorded")
     adding.add_argument(
         "--created",
-        default=str(int(time.time())),
+        type=int,
+        default=int(time.time()),
         help="seconds since 1970; without it, now",
+    )
+    adding.add_argument(
+        "--replace", action="store_true", help="write a file anew that is there"
     )
     for name in ("check", "page"):
         commands.add_parser(name).add_argument(
@@ -376,12 +513,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         if given.command == "add":
-            for system in given.system:
-                print(
-                    paths.display_path(
-                        add_system(stores.Store(given.store), system, given.created)
-                    )
-                )
+            named = {"store": given.store, "corpus": CORPUS}
+            store = stores.Store(check_settings(named, StudySettings).store)
+            for system in given.system or [""]:
+                path = add_system(store, system, str(given.created), given.replace)
+                print(paths.display_path(path))
             return
         found = [check_file(path) for path in given.file]
         print(f"{len(found)} results follow from their decisions")
