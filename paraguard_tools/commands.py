@@ -24,6 +24,7 @@ from paraguard_utils.settings import (
     check_settings,
 )
 from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
+from paraguard_utils.text import show_name
 
 corpus_app = typer.Typer(
     help="Build a corpus from public benchmarks, and let people judge its paraphrases.",
@@ -119,11 +120,11 @@ def run(
         name, equals, value = text.partition("=")
         try:
             given[name] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):  # such as a date of month 13
+        except (yaml.YAMLError, ValueError, RecursionError):  # such as month 13
             equals = ""
         if not equals:
             raise SettingsError(
-                f"-p {text}: write -p NAME=VALUE, for example -p k=3 or -p"
+                f"-p {show_name(text)}: write -p NAME=VALUE, for example -p k=3 or -p"
                 " system_prompts='[none, safety]'"
             )
     config = require_checkout().run_notebooks(notebooks or (), given)

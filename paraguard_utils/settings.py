@@ -49,6 +49,7 @@ ones: answers to them are labelled in memory and not kept."""
 XSTEST = "xstest_unsafe"
 """XSTest's unsafe prompts, of which labels are kept and nothing else."""
 
+MAX_NAME = 100  # characters of a store's or a corpus's name, which names folders
 RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
 FILE_SCHEME = "file:"  # of a base_url that is a folder of request files
 MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write
@@ -125,8 +126,8 @@ class FrozenParameters(BaseModel):
 class StudySettings(FrozenParameters):
     """What is studied: a corpus in a store, and the user's model, if any."""
 
-    store: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$")
-    corpus: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$")
+    store: str = Field(pattern=r"^[A-Za-z0-9][\w-]*$", max_length=MAX_NAME)
+    corpus: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=MAX_NAME)
     model: str = ""
 
     def names_own(self) -> bool:
@@ -147,7 +148,9 @@ class StudySettings(FrozenParameters):
 class TwinOptions(FrozenParameters):
     """Requests that ask for harm: the corpus's twins."""
 
-    twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$")
+    twins: str = Field(
+        TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$", max_length=MAX_NAME
+    )
 
 
 class ComputeOptions(FrozenParameters):

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ import pandas as pd
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
+from paraguard_utils.text import show_name
 
 RECORDED = "recorded"
 LIVE = "live"
@@ -74,6 +76,8 @@ KINDS = {
 """Kinds by name; other packages add theirs (`paraguard_lab.kinds`)."""
 
 
+_FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
+
 REBUILD_START = "PARAGUARD_REBUILD_START"
 """Environment variable of a rebuild and its kernels: when it began, in nanoseconds by
 the clock of the file system."""
@@ -115,7 +119,14 @@ class _Files:
         return path
 
     def _file(self, kind: str, names: Iterable[str]) -> str:
-        return KINDS[kind].path.format(*self._first_names, *names)
+        names = (*self._first_names, *names)
+        for name in names:
+            if not _FILE_NAME.fullmatch(name):
+                raise DataError(
+                    f"{show_name(name)!r} is no name of a file in a store: it has a"
+                    " slash, begins with a dot, or has more than 200 characters"
+                )
+        return KINDS[kind].path.format(*names)
 
     def has(self, kind: str, *names: str) -> bool:
         """Return whether a file is in the store."""

@@ -14,6 +14,10 @@ What each entry of `deployed` in [data/guards.yaml](../data/guards.yaml) was che
 cards, and the adapters of others. *Wording*: whose words the instruction is in; a reading `:ours` has the project's.
 `python tests/guard_page.py` makes this page of that file.
 
+An entry is as trusted as code. One of a stranger can run a function of yours, load a model, send each prompt to an address, and send the value
+of an environment variable there too. So read a guard's file before you use it. A service's key has to be in a variable named `..._API_KEY`,
+`..._GUARD_KEY` or `..._SAFETY_KEY`, and its address in one named `..._BASE_URL` or `..._ENDPOINT`; other variables are refused.
+
 | Guard | Looks for, rejects from | Wording | Checked |
 | --- | --- | --- | --- |
 """

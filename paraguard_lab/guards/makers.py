@@ -130,7 +130,12 @@ def _read_entry(file: str) -> dict[str, Any]:
     try:
         text = paths.resolve_input(file).read_text(encoding="utf-8")
         entry = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise SettingsError(
+            f"{file}: its parts are too deep; a guard's file is one entry, names and"
+            " values; see docs/usage.md"
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise SettingsError(
             f"{file}: it cannot be read as YAML in UTF-8: {reason}; see docs/usage.md"

@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from paraguard_lab.guards.entries import GuardEntry
+from paraguard_utils.text import show_name
 
 UNSCORED_FIELDS = {  # they change no score
     *GuardEntry.model_fields,
@@ -40,6 +41,14 @@ class LabelTokens(_Strict):
     safe: tuple[str, ...]
 
 
+KEY_VARIABLE = r"[A-Z][A-Z0-9_]*_(API|GUARD|SAFETY)_KEY"
+"""Environment variables whose value an entry may send to a service. Keys of clouds,
+hubs and code hosts (`AWS_SECRET_ACCESS_KEY`, `HF_TOKEN`) are not among them."""
+
+ADDRESS_VARIABLE = r"[A-Z][A-Z0-9_]*_(BASE_URL|ENDPOINT)"
+"""Environment variables that may name the address of a service."""
+
+
 class ServiceCall(_Strict):
     """How a moderation service is called, and where the scores are in its reply."""
 
@@ -51,6 +60,20 @@ class ServiceCall(_Strict):
     body: dict[str, Any]
     results: str = ""
     score: str
+
+    @model_validator(mode="after")
+    def _check_variables(self) -> Self:
+        if not re.fullmatch(KEY_VARIABLE, self.key):
+            raise ValueError(
+                "key: an environment variable such as MY_API_KEY, MY_GUARD_KEY or"
+                f" MY_SAFETY_KEY, not {show_name(self.key)!r}"
+            )
+        if not re.fullmatch(ADDRESS_VARIABLE, self.variable):
+            raise ValueError(
+                "variable: an environment variable such as MY_BASE_URL or MY_ENDPOINT,"
+                f" not {show_name(self.variable)!r}"
+            )
+        return self
 
 
 def _as_tuple(value: object) -> object:
