@@ -95,8 +95,9 @@ html: $(READY) ## write results/index.html and what it links to: the report, the
 site: $(READY) ## the same into site/, for a fork to publish (.github/workflows/site.yml)
 	$(PY) -m paraguard_tools html --out site
 
+# The tag is read from the environment: a shell never sees it.
 dist: ## build what is published into dist/, and try it in an empty environment
-	$(PYTHON) tests/release.py $(TAG)
+	$(PYTHON) tests/release.py
 
 hub: $(READY) ## build the data set for a hub into hub/dataset/
 	$(PY) hub/build.py

@@ -1,12 +1,14 @@
 """Build what is committed into `dist/`, and try it where nothing else is: `make dist`,
 `make dist TAG=v1.0.0`.
 
-A tag that is given must be the package's version. The index's own checks are twine's.
+A tag, in the environment variable TAG, must be the package's version. The index's own
+checks are twine's.
 """
 
+import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import venv
 from pathlib import Path
@@ -46,8 +48,15 @@ def made_environment(folder: Path, *packages: object) -> Path:
     return folder / "bin"
 
 
+def check_tag(tag: str) -> None:
+    """End with one line if a tag is not a version such as v1.0.0."""
+    if tag and not re.fullmatch(r"v?\d+\.\d+\.\d+", tag, re.ASCII):
+        raise SystemExit(f"the tag {tag[:40]!r} is no version such as v1.0.0")
+
+
 def release(tag: str = "") -> None:
     """Build, check, install, run the demo and call the functions."""
+    check_tag(tag)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tools = made_environment(folder / "tools", "build", "twine")
@@ -67,4 +76,4 @@ def release(tag: str = "") -> None:
 
 
 if __name__ == "__main__":
-    release(*sys.argv[1:])
+    release(os.environ.get("TAG", ""))
