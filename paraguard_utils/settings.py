@@ -148,9 +148,7 @@ class StudySettings(FrozenParameters):
 class TwinOptions(FrozenParameters):
     """Requests that ask for harm: the corpus's twins."""
 
-    twins: str = Field(
-        TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$", max_length=MAX_NAME
-    )
+    twins: str = Field(TWINS, pattern=r"^([A-Za-z0-9][\w.-]*)?$", max_length=MAX_NAME)
 
 
 class ComputeOptions(FrozenParameters):

@@ -53,7 +53,7 @@ def show_name(name: str, most: int = 100) -> str:
     >>> show_name("evil\n::error::x\u202e")
     'evil\\n::error::x\\u202e'
     """
-    shown = name if len(name) <= most else f"{name[:most]} ..."
+    shown = name if len(name) <= most else f"{name[:most].rstrip()} ..."
     shown = "".join(
         mark if mark.isprintable() else mark.encode("unicode_escape").decode()
         for mark in shown

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.errors import DataError
@@ -50,8 +51,62 @@ def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
     for one in (committed, added):
         one.pop("evaluation_results")
     assert added == committed
-    with pytest.raises(SystemExit, match=r"SYSTEM\.csv is not"):
-        board.main(["add", "SYSTEM"])
+
+
+def test_add_lists_the_systems_of_a_store(results, monkeypatch, tmp_path):
+    monkeypatch.setattr(board, "RESULTS", tmp_path)
+    known = ", ".join(sorted(registry.published_systems("chat").index))
+    for words, problem in (
+        ([], "name one"),
+        (["SYSTEM"], "there is no system 'SYSTEM'"),
+        (["../../" + SAFETY], f"there is no system '../../{SAFETY}'"),
+        (["x\n::error::y"], r"there is no system 'x\\n::error::y'"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            board.main(["add", *words])
+        assert str(error.value) == f"{problem}; systems in the store recorded: {known}"
+    with pytest.raises(SystemExit, match=r"store live: none; run 02 with a model"):
+        board.main(["add", "--store", "live", SAFETY])
+    with pytest.raises(SystemExit, match="parameter 'store'"):
+        board.main(["add", "--store", "../data", SAFETY])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_replaced_on_request_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(board, "RESULTS", tmp_path)
+    path = tmp_path / f"{SAFETY}.json"
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"is there already; .* --replace"):
+        board.main(["add", SAFETY])
+    assert path.read_text(encoding="utf-8") == "mine"
+    board.main(["add", SAFETY, "--replace"])
+    assert board.check_file(path)["model_info"]["name"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<script>alert(1)</script>",
+        "[x](https://example.org)",
+        "![x](https://example.org/x.png)",
+        "https://example.org/x",
+        "www.example.org",
+        "`x` **y** ~~z~~",
+        "a | b",
+        "x\n\n# y",
+        "&lt;b&gt;",
+        "me@example.org",
+    ],
+)
+def test_names_on_the_page_are_text(name):
+    parser = MarkdownIt("gfm-like", {"linkify": False})
+    cell = board.escape_name(name)
+    # what GitHub makes links of by itself
+    assert not any(mark in cell for mark in (":", "www.", "@"))
+    html = parser.render(f"| system |\n|---|\n| {cell} |\n")
+    assert html.count("<tr>") == 2 and html.count("<td>") == 1
+    shown = html.partition("<td>")[2].partition("</td>")[0]
+    assert "<" not in shown and shown.strip()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Promises of the project's files to each other."""
 
+import ast
 import csv
 import hashlib
 import re
@@ -54,6 +55,61 @@ def test_environment_yml_and_lock_carry_the_same_pins():
     assert pins(environment["dependencies"][-1]["pip"]) == direct
     locked = pins((paths.ROOT / "requirements.lock").read_text().splitlines())
     assert direct <= locked
+
+
+EVALUATING_NAMES = {"eval", "exec", "compile", "__import__"}
+EVALUATING_METHODS = {"query", "read_pickle", "load_module", "exec_module"}
+
+
+def list_evaluating_calls(code):
+    """Return what code calls that could run a text: `eval` and its like, DataFrame's
+    `query` and `eval` with an argument, pickles, and a shell.
+    """
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id=name) if name in EVALUATING_NAMES:
+                found.append(name)
+            case ast.Attribute(attr=name) if name in EVALUATING_METHODS:
+                found.append(name)
+            # a network's eval() has no argument
+            case ast.Attribute(attr="eval") if node.args or node.keywords:
+                found.append("eval")
+            case ast.Attribute(value=ast.Name(id="pickle"), attr="load" | "loads"):
+                found.append("pickle.load")
+            case ast.Attribute(value=ast.Name(id="os"), attr="system" | "popen"):
+                found.append("os.system")
+        for keyword in node.keywords:
+            if keyword.arg == "shell" and ast.unparse(keyword.value) != "False":
+                found.append("shell")
+    return found
+
+
+def test_no_code_evaluates_a_text():
+    planted = {
+        'frame.query("a > 1")': ["query"],
+        "frame.eval(text)": ["eval"],
+        "eval(text)": ["eval"],
+        "pickle.load(file)": ["pickle.load"],
+        "subprocess.run(line, shell=True)": ["shell"],
+        "network.eval().to(device)": [],
+        're.compile("a")': [],
+    }
+    assert {code: list_evaluating_calls(code) for code in planted} == planted
+    folders = ("paraguard_utils", "paraguard_lab", "paraguard_tools")
+    files = []
+    for folder in (*folders, "leaderboard", "hub"):
+        files += (paths.ROOT / folder).rglob("*.py")
+    assert len(files) > 200
+    calls = {
+        path.relative_to(paths.ROOT).as_posix(): list_evaluating_calls(
+            path.read_text(encoding="utf-8")
+        )
+        for path in files
+    }
+    assert {file: found for file, found in calls.items() if found} == {}
 
 
 def test_every_section_that_a_docstring_cites_is_there():

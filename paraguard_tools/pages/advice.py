@@ -244,16 +244,14 @@ def _describe_brittle(system: System, brittle: Table, file: Path) -> list[str]:
     ]
     for row in brittle.head(MAX_PRINTED).itertuples():
         lines.append(
-            f"   {row.cluster_id}, {row.n_rejected} refused and {row.n_accepted}"
-            " answered:"
+            f"   {text.show_name(row.cluster_id)}, {row.n_rejected} refused and"
+            f" {row.n_accepted} answered:"
         )
         inside = (cluster_ids == row.cluster_id).to_numpy()
         phrasings = system.prompts.loc[inside, "text"]
         labels = system.labels.loc[inside, "label"]
         for phrasing, label in zip(phrasings, labels, strict=True):
-            line = text.replace_control(" ".join(phrasing.split()))
-            if len(line) > _MAX_PHRASING:
-                line = f"{line[:_MAX_PHRASING].rstrip()} ..."
+            line = text.show_name(" ".join(phrasing.split()), _MAX_PHRASING)
             lines.append(f"     {label:<8}  {line}")
     return lines
 

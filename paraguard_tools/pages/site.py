@@ -21,6 +21,7 @@ from paraguard_utils.models import trace_store
 from paraguard_utils.report import tables
 from paraguard_utils.settings import CORPUS, StudySettings, check_settings
 from paraguard_utils.stores import RECORDED, CorpusFiles, Store
+from paraguard_utils.text import show_name
 
 
 def write_html(folder: Path | None = None) -> None:
@@ -94,5 +95,6 @@ def describe_model(config: StudySettings) -> list[str]:
                 " does not)."
             )
     page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
-    lines.append(f"next: {page}, or paraguard remedy --model {config.model}")
+    model = show_name(config.model)
+    lines.append(f"next: {page}, or paraguard remedy --model {model}")
     return lines

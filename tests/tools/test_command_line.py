@@ -65,3 +65,29 @@ def test_a_wrong_command_line_is_one_line(command, words, line):
     assert (
         done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
     )
+
+
+@pytest.mark.parametrize("value", ["[" * 10_000, "{a: " * 10_000, "1\n::error::x: ["])
+def test_a_parameter_that_is_no_yaml_is_one_line(command, value):
+    done = command("run", "00", "-p", f"k={value}")
+    assert done.status != 0 and "write -p NAME=VALUE" in done.error
+    assert done.error.count("\n") <= 1 and len(done.error) < 500
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "02", "--store", "live", "--model", "x\n::error::y\x1b[31m\u202e"],
+        ["remedy", "--model", "x\n::error::y\x1b[31m\u202e"],
+        ["remedy", "--model", "m", "--store", "x\n::error::y\x1b[31m\u202e"],
+        ["label", "x\n::error::y\x1b[31m\u202e.csv"],
+        ["convert", "x\n::error::y\x1b[31m\u202e"],
+        ["nosuch\n::error::y\x1b[31m\u202e"],
+    ],
+    ids=lambda words: words[0][:6],
+)
+def test_a_name_in_an_error_is_one_visible_line(command, words):
+    done = command(*words)
+    assert done.status != 0
+    line = done.error.rstrip("\n")
+    assert line.isprintable() and not line.startswith("::") and "error::y" in line

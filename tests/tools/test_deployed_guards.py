@@ -458,6 +458,32 @@ def test_a_wrong_entry_is_one_error_that_names_guard_and_field(change, says):
         parse("mine", GOOD | change)
 
 
+CALL = {
+    "variable": "MY_BASE_URL",
+    "path": "/",
+    "key": "MY_API_KEY",
+    "headers": {},
+    "body": {},
+    "score": "result",
+}
+
+
+def test_a_file_sends_keys_of_services_only(monkeypatch):
+    for key in ("MY_API_KEY", "MY_GUARD_KEY", "CONTENT_SAFETY_KEY"):
+        parse("mine", {"kind": "endpoint", "call": CALL | {"key": key}})
+    for key in (
+        "AWS_SECRET_ACCESS_KEY",
+        "HF_TOKEN",
+        "PATH",
+        "my_api_key",
+        "X_API_KEY\n",
+    ):
+        with pytest.raises(SettingsError, match=rf"mine: call: key: .* not '{key[:6]}"):
+            parse("mine", {"kind": "endpoint", "call": CALL | {"key": key}})
+    with pytest.raises(SettingsError, match=r"mine: call: variable: .* not 'SECRET'"):
+        parse("mine", {"kind": "endpoint", "call": CALL | {"variable": "SECRET"}})
+
+
 # Prompts
 
 

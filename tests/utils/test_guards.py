@@ -226,6 +226,9 @@ FUNCTION = "function: my_guard:score\n"
     [
         ("- a\n", "one entry"),
         ("", "one entry"),
+        pytest.param("a: " + "[" * 100_000, "too deep", id="100,000 deep"),
+        pytest.param("{a: " * 10_000, "too deep", id="10,000 deep"),
+        ("a: 2024-13-45\n", "cannot be read as YAML"),
         ("threshold: 0.5\n", "neither function, scores nor model"),
         (
             FUNCTION + "axis: taste\n",

@@ -137,6 +137,19 @@ def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
         store.read("traces", "paraguard_mini", "nobody")
 
 
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "..", "/etc/x", ".x", "a\\b", "x" * 201]
+)
+def test_a_name_never_leaves_its_folder(name, results):
+    for store in (stores.Store("recorded"), stores.Store("mine")):
+        for use in (store.path, store.has, store.read, store.output_path):
+            with pytest.raises(DataError, match="is no name of a file in a store"):
+                use("labels", "paraguard_mini", name)
+        with pytest.raises(DataError, match="is no name of a file in a store"):
+            stores.CorpusFiles(store, name).has("corpus")
+    assert not results.exists()
+
+
 def test_a_live_store_takes_the_recorded_corpus_but_no_recorded_trace(results, capsys):
     store = stores.Store("mine")
     with pytest.raises(Missing, match="run 01_corpus_building"):
