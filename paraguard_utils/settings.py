@@ -49,7 +49,7 @@ ones: answers to them are labelled in memory and not kept."""
 XSTEST = "xstest_unsafe"
 """XSTest's unsafe prompts, of which labels are kept and nothing else."""
 
-MAX_NAME = 100  # characters of a store's or a corpus's name, which names folders
+MAX_NAME = 100  # characters of the name of a store, a corpus or a guard of one's own
 RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
 FILE_SCHEME = "file:"  # of a base_url that is a folder of request files
 MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write

@@ -25,9 +25,8 @@ from paraguard_lab.guards.entries import (
 from paraguard_utils import paths, registry, seams
 from paraguard_utils.errors import SettingsError
 from paraguard_utils.guards.contract import Guard, GuardOptions
+from paraguard_utils.settings import MAX_NAME
 from paraguard_utils.text import did_you_mean
-
-MAX_NAME = 100  # characters of a guard's name, which names files
 
 REFUSAL_PREFIX = "refusal:"
 """How the name of a guard begins that is a model's own refusal, `refusal:MODEL`."""
