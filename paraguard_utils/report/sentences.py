@@ -155,7 +155,7 @@ def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
     if values.dtype == bool:
         return f"{values.sum()} of {len(values)}"
     if not pd.api.types.is_numeric_dtype(values):
-        return _join_different(values)
+        return _join_different(values.where(values.notna(), UNKNOWN))
     if not np.isfinite(values).any():
         return UNKNOWN
     if not style:
@@ -190,4 +190,4 @@ def _format_number(value: float, style: str) -> str:
 
 def _join_different(texts: pd.Series | list[str]) -> str:
     """Join the different ones of some texts by "to"."""
-    return " to ".join(dict.fromkeys(map(str, texts)))
+    return " to ".join(dict.fromkeys(texts))

@@ -16,6 +16,7 @@ RATES = pd.DataFrame(
         "rate_low": [0.5, 0.7, None],
         "rate_high": [0.7, 0.8, None],
         "too_few": [False, False, True],
+        "note": ["x", None, "x"],
     }
 )
 READ = {"rates": RATES}.__getitem__
@@ -39,6 +40,7 @@ READ = {"rates": RATES}.__getitem__
         ("rates[name == 'b'].rate±:.1f", "0.8 [0.7, 0.8]"),
         ("rates[too_few].rate", "–"),
         ("rates[name != 'c'].name", "a to b"),
+        ("rates.note", "x to –"),
         ("rates.(n * of).sum() of n.max()", "2,400,037 of 1,200"),
     ],
 )
@@ -52,6 +54,15 @@ def test_a_mark_shows_what_it_names(mark, text):
         ("rates[n > 9", "is not TABLE"),
         ("a b", "is not TABLE"),
         ("rates[n > 9999].n", "no row"),
+        ("rates[nothing > 1].n", "no column nothing; allowed are columns"),
+        ("rates.nothing", "no column nothing"),
+        ("rates[name == 'a'].nothing±", "no column nothing"),
+        ("rates[name == 'a'].n±", "no column n_low"),
+        ("rates.rate±", "shows one row, and 3 are selected"),
+        ("rates[name == 'a'].rate±:g", "the format of rate± is one such as"),
+        ("rates.rate:d", "the format 'd'"),
+        ("rates.rate:>99999999", "the format '>99999999'"),
+        ("rates." + "n" * 500, "of at most 500 characters"),
     ],
 )
 def test_a_mark_that_names_nothing_is_an_error(mark, error):
