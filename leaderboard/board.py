@@ -259,6 +259,16 @@ def read_details(store: stores.Store, system: str) -> dict[str, str]:
     }
 
 
+_NOT_A_RESULT = (
+    ArithmeticError,  # a number that no float holds
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 def check_file(path: Path) -> dict[str, Any]:
     """Return a file's content.
 
@@ -276,7 +286,7 @@ def check_file(path: Path) -> dict[str, Any]:
         raise DataError(f"{name}: {error}") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror})") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except _NOT_A_RESULT as error:
         reason = show_name(repr(error))
         raise DataError(
             f"{name}: not a result ({reason}); write it with `board.py add`"

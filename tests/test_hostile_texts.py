@@ -182,6 +182,10 @@ CHANGES = {
         lambda own: score(own).update(score=str(score(own)["score"])),
         "dr is ",
     ),
+    "a score that no float holds": (
+        lambda own: score(own).update(score=10**400),
+        "not a result",
+    ),
     "a list of scores": (
         lambda own: own["evaluation_results"][0].update(score_details=[0.8]),
         r"dr is \[0.8\]",

@@ -42,6 +42,16 @@ STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
             "parameter 'store': String should match pattern .*, not 'a b'",
         ),
         (
+            settings.ResultsSettings,
+            {"store": "s" * 101},
+            "parameter 'store': String should have at most 100 characters",
+        ),
+        (
+            settings.ResultsSettings,
+            {"corpus": "../x"},
+            "parameter 'corpus': String should match pattern",
+        ),
+        (
             settings.CorpusSettings,
             {"min_risk": 0.8, "max_risk": 0.2},
             "'min_risk': 0.8 lies above max_risk, 0.2",
