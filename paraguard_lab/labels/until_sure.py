@@ -9,7 +9,7 @@ import pandas as pd
 from paraguard_lab.core.until_sure import judge_until_sure
 from paraguard_utils.core import decisions
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.labels import labelling
+from paraguard_utils.labels import labelling, unread
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.trace_store import Query
@@ -32,6 +32,7 @@ def ask_until_sure(
     for source in sources:
         model = source.open(settings)
         for system_prompt in settings.system_prompts:
+            system = prompting.make_system_name(model.name, system_prompt)
             query = Query(
                 files,
                 prompts,
@@ -39,10 +40,10 @@ def ask_until_sure(
                 prompting.Decoding(settings.max_new_tokens),
                 settings.batch,
                 trial=True,
+                watch=unread.FirstAnswers(system, model),
             )
             decide = partial(_decide_clusters, model=model, query=query)
             verdict = judge_until_sure(order, decide, settings.stop)
-            system = prompting.make_system_name(model.name, system_prompt)
             print(f"{system}: {verdict.line}")
 
 

@@ -105,7 +105,8 @@ def make_service_scorer(
         )
     if not key:
         raise ModelError(f"the guard {name}: its service has no key; set {call.key}")
-    client = Client(address, name).library
+    client = Client(address, name)
+    library = client.library
     import openai
 
     headers = fill_template(call.headers, key=key)
@@ -119,8 +120,10 @@ def make_service_scorer(
         body = fill_template(call.body, model=model, texts=texts, text=texts[0])
         results: Any = None
         try:
-            reply: Any = client.post(
-                call.path, cast_to=object, body=body, options=request_options
+            reply: Any = client.wait(
+                library.post(
+                    call.path, cast_to=object, body=body, options=request_options
+                )
             )
             results = reply[call.results] if call.results else [reply]
         except (openai.BadRequestError, openai.UnprocessableEntityError):
@@ -128,7 +131,7 @@ def make_service_scorer(
             if len(texts) == 1:
                 return [np.nan]
             return ask_in_steps(texts, 1)
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, TimeoutError) as error:
             raise ModelError(
                 f"the guard {name}: the service {address} cannot be asked"
                 f" ({type(error).__name__}); see {call.variable} and {call.key}"

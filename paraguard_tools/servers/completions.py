@@ -18,6 +18,8 @@ from paraguard_lab.core.sampling import Sampling
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.stops import Stop
 from paraguard_utils.models.prompting import Decoding, count_shared
+from paraguard_utils.schemas import Traces
+from paraguard_utils.text import THINKING_BLOCK
 
 PARTLY_RETURNED = (
     LookupError,
@@ -27,6 +29,13 @@ PARTLY_RETURNED = (
     OverflowError,
 )
 """The errors of reading a field that is missing or malformed."""
+
+# The share of answers that have what a server promised, from which its level holds
+LEAST_COMPLETE = 0.95
+
+# Where servers put what a model thinks: fields of a message, and types of its parts
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
+_THOUGHT_TYPES = ("thinking", "reasoning", "redacted_thinking")
 
 # A trace of which nothing was returned
 EMPTY_TRACE: dict[str, Any] = {
@@ -131,10 +140,66 @@ def parse_completion(
 def _read_text(message: Mapping[str, Any]) -> str:
     """Return an answer's text; "" if it was cut off while thinking."""
     content = message.get("content") or message.get("refusal")
-    parts = stops.values_at(content, "text") if isinstance(content, list) else [content]
+    parts = [content]
+    if isinstance(content, list):
+        spoken = [part for part in content if not _is_thought(part)]
+        parts = list(stops.values_at(spoken, "text"))
     text = "".join(part for part in parts if isinstance(part, str))
     # Half a pair of surrogates is no character
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
+
+
+def _is_thought(part: object) -> bool:
+    """Return whether a part of an answer's content is thinking."""
+    return isinstance(part, Mapping) and part.get("type") in _THOUGHT_TYPES
+
+
+def has_reasoning(reply: Mapping[str, Any]) -> bool:
+    """Return whether a model thought before it answered, as far as an answer shows.
+
+    The first choice of the completion has a message.
+
+    Examples
+    --------
+    >>> message = {"content": None, "reasoning_content": "Well, the user asks"}
+    >>> has_reasoning({"choices": [{"message": message}]})
+    True
+    """
+    message = reply["choices"][0]["message"]
+    if any(message.get(field) for field in _THOUGHT_FIELDS):
+        return True
+    content = message.get("content")
+    if isinstance(content, str):
+        is_shown = THINKING_BLOCK.match(content) is not None
+    else:
+        is_shown = isinstance(content, list) and any(map(_is_thought, content))
+    spent = stops.first_at(reply, "usage.completion_tokens_details.reasoning_tokens")
+    return is_shown or (isinstance(spent, int) and spent > 0)
+
+
+_DATE = r"\d{4}-?\d{2}-?\d{2}|\d{2}-\d{2}(?:-\d{4})?|\d{2}-\d{4}|\d{3,4}"
+_VERSION = re.compile(rf"(?:[-@:.]preview)?(?:[-@:.](?:{_DATE}|latest))?")
+
+
+def is_same_model(asked: str, answered: str) -> bool:
+    """Return whether a server's answer is by the model that it was asked for.
+
+    A name may get a date or a version of three or four digits, and lose the name of
+    whoever made the model.
+
+    Examples
+    --------
+    >>> is_same_model("gpt-x", "gpt-x-2026-01-01")
+    True
+    >>> is_same_model("gpt-x", "gpt-x-mini")
+    False
+    """
+    names = [asked.casefold(), answered.casefold()]
+    if not all("/" in name for name in names):
+        names = [name.rpartition("/")[2] for name in names]
+    alias, name = (re.sub(r"[-:]latest$", "", name) for name in names)
+    version = name.removeprefix(alias)
+    return name.startswith(alias) and bool(_VERSION.fullmatch(version))
 
 
 def _read_first_token(likeliest: list[dict[str, Any]]) -> dict[str, Any]:
@@ -197,3 +262,29 @@ def returns_all(reply: Mapping[str, Any], capabilities: Capabilities) -> bool:
     if capabilities.top and len(row["next_ids"]) == 0:
         return False
     return capabilities.level != "full" or len(row["token_ids"]) > 2
+
+
+def is_complete(row: Mapping[str, Any], capabilities: Capabilities) -> bool:
+    """Return whether a trace has the log-probabilities that were asked for."""
+    if capabilities.level == "full" and len(row["token_ids"]) == 0:
+        return False
+    return not capabilities.top or len(row["next_ids"]) > 0
+
+
+def find_level(traces: Traces, level: str) -> str:
+    """Return the level that a server's answers have, at most the one it promised.
+
+    It holds if at least `LEAST_COMPLETE` of the answers with a text have what it says:
+    of two servers behind one address, one may return less.
+    """
+    answered = traces[traces["response"].fillna("") != ""]
+    if answered.empty:
+        return level
+    shares = {
+        name: answered[name].map(len).gt(0).mean() for name in ("token_ids", "next_ids")
+    }
+    if level == "full" and shares["token_ids"] < LEAST_COMPLETE:
+        level = "answer tokens"
+    if level != "text" and shares["next_ids"] < LEAST_COMPLETE:
+        level = "text"
+    return level

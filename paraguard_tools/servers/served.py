@@ -9,10 +9,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice, product
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pandas as pd
 from tqdm import tqdm
@@ -20,17 +20,28 @@ from tqdm import tqdm
 from paraguard_lab.report.costs import describe_cost
 from paraguard_lab.served import SERVED_DTYPE, SERVED_SUFFIX
 from paraguard_tools.servers import stops
-from paraguard_tools.servers.client import FILTER_FAULT, Client, Pace, UnusableAnswer
+from paraguard_tools.servers.client import (
+    FILTER_FAULT,
+    PROMPT_TIMEOUT,
+    Client,
+    Pace,
+    UnusableAnswer,
+)
 from paraguard_tools.servers.completions import (
     EMPTY_TRACE,
     PARTLY_RETURNED,
     Capabilities,
     PromptLayout,
     blocked_row,
+    find_level,
+    has_reasoning,
+    is_complete,
+    is_same_model,
     parse_completion,
     returns_all,
 )
 from paraguard_utils.errors import ModelError
+from paraguard_utils.labels.unread import ROOMY_LIMIT
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import (
@@ -41,6 +52,7 @@ from paraguard_utils.models.prompting import (
 )
 from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.settings import SERVED_PREFIX, QueryOptions
+from paraguard_utils.text import replace_control
 
 # The decoding of a model that accepts no temperature
 OWN_TEMPERATURE = "the server's own temperature"
@@ -48,7 +60,8 @@ MAX_FAILURES = 8  # prompts that may fail one after another before we stop
 DECLINED_STATUSES = (400, 422)  # by which a server declines a field of a request
 # By which a server refuses one prompt, and would again, and does not itself fail
 REFUSED_STATUSES = (400, 413, 422)
-_WRONG_KEY_OR_MODEL = (401, 404)
+_NAMES_KEPT = 5  # names of models that a server answers by
+_NAME_CHARS = 80  # of such a name
 
 PROBES = (
     ("full", 64),
@@ -134,23 +147,106 @@ class ServedModel:
         return PromptContext(self.weights_id, self.dtype, prefix, "", decoding)
 
 
+@dataclass
+class Seen:
+    """What the answers of a run showed beside their texts.
+
+    Attributes
+    ----------
+    models : Counter
+        By which models the server says that it answered.
+    answers : int
+        Those that came; `reasoned` of them with reasoning, `spent` of these cut off
+        before they said anything, and `partial` of all without log-probabilities that
+        were asked for.
+    """
+
+    models: Counter[str] = field(default_factory=Counter)
+    answers: int = 0
+    reasoned: int = 0
+    spent: int = 0
+    partial: int = 0
+
+    def note(self, answer: "Answer", capabilities: Capabilities) -> None:
+        """Count one answer."""
+        self.answers += 1
+        if answer.model:
+            self.models[answer.model] += 1
+        self.reasoned += answer.has_reasoning
+        self.spent += answer.has_reasoning and not answer.row["response"]
+        self.partial += not is_complete(answer.row, capabilities)
+
+    def summarize(self, asked: str, level: str) -> list[str]:
+        """Return a sentence for whatever a user would not expect.
+
+        `asked` is the model that was asked for, `level` what the server promised.
+        """
+        lines = []
+        others = Counter(
+            {
+                name: n
+                for name, n in self.models.items()
+                if not is_same_model(asked, name)
+            }
+        )
+        if others:
+            names = [f"{name} ({n})" for name, n in others.most_common(_NAMES_KEPT)]
+            lines.append(
+                f"{sum(others.values())} of {self.answers} answers are by another model"
+                f" than {asked}: {', '.join(names)}"
+            )
+        if self.spent:
+            lines.append(
+                f"it reasons first ({self.reasoned} of {self.answers} answers), and"
+                f" {self.spent} ended before they said anything; give it more, as"
+                f" -p max_new_tokens={ROOMY_LIMIT}"
+            )
+        if self.partial:
+            lines.append(
+                f"{self.partial} of {self.answers} answers lack log-probabilities that"
+                f" the level {level!r} has"
+            )
+        return lines
+
+
+class Answer(NamedTuple):
+    """A prompt's trace row, and what else its answer showed.
+
+    `failed` says that the server did not do its work; `model` is the name by which it
+    answered, "" if it gave none.
+    """
+
+    row: dict[str, Any]
+    failed: bool = False
+    came: bool = False
+    model: str = ""
+    has_reasoning: bool = False
+
+
 @dataclass(frozen=True)
 class ServerBackend(ServedModel):
     """A served model, as `trace_store.query_model` queries it.
 
     At most `concurrency` requests are under way at the same time, and `per_minute`
     begin in a minute (0: no limit). `argument` is the parameter `model` that named it.
+    A prompt gets no answer if there is no whole one after `prompt_timeout` seconds.
     """
 
     base_url: str
     concurrency: int = 16
     per_minute: int = 0
     argument: str = ""
+    prompt_timeout: float = PROMPT_TIMEOUT
 
     @cached_property
     def client(self) -> Client:
         """What sends requests to the server."""
-        return Client(self.base_url, self.served_as)
+        return Client(self.base_url, self.served_as, prompt_timeout=self.prompt_timeout)
+
+    @cached_property
+    def seen(self) -> "Seen":
+        """What the answers of the last run showed."""
+        return Seen()
 
     @property
     def faults(self) -> Counter[str]:
@@ -213,6 +309,17 @@ class ServerBackend(ServedModel):
             return self._find_tokens_around(layout)
         return layout
 
+    def _lower_level(self) -> None:
+        """Ask for less from here on: not for the log-probabilities of the prompt."""
+        lower = self.capabilities._replace(level="answer tokens")
+        print(
+            f"{self.model} at {self.base_url} returned the tokens of a prompt once, and"
+            f" then not: it is asked at the level {lower.level!r}",
+            file=sys.stderr,
+        )
+        # Where a cached property keeps its value
+        self.__dict__["capabilities"] = lower
+
     def _count_prompt_tokens(self, layout: PromptLayout) -> int | None:
         """Return how many tokens the server reads; 0 if it does not say so.
 
@@ -230,10 +337,21 @@ class ServerBackend(ServedModel):
             return 0
 
     def _find_tokens_around(self, layout: PromptLayout) -> PromptLayout:
-        """Return a layout with the tokens before and after the user's words."""
-        first, second = (
-            self._send_probe(layout, text)["prompt_token_ids"] for text in PROBE_TEXTS
-        )
+        """Return a layout with the tokens before and after the user's words.
+
+        If the server returns them no more, lower the level and return the layout as it
+        is.
+        """
+        try:
+            first, second = (
+                list(self._send_probe(layout, text)["prompt_token_ids"])
+                for text in PROBE_TEXTS
+            )
+        except UnusableAnswer as error:
+            raise self.client.explain(error) from None
+        except PARTLY_RETURNED:
+            self._lower_level()
+            return layout
         shared = count_shared(first[::-1], second[::-1])
         return layout._replace(
             start=first[: count_shared(first, second)],
@@ -266,6 +384,7 @@ class ServerBackend(ServedModel):
         raises `ModelError`.
         """
         self.faults.clear()
+        self.__dict__["seen"] = Seen()
         prompts = select_shard(workload)
         unknown = prompts[~prompts["prompt_id"].isin(workload.known)]
         if unknown.empty:
@@ -289,10 +408,12 @@ class ServerBackend(ServedModel):
             with bar, contextlib.closing(finished):
                 for calls in finished:
                     answered = [call.result() for call in calls if not call.exception()]
-                    for _, has_failed in answered:
-                        failures = failures + 1 if has_failed else 0
+                    for each in answered:
+                        failures = failures + 1 if each.failed else 0
+                        if each.came:
+                            self.seen.note(each, self.capabilities)
                     if answered:
-                        yield pd.DataFrame([row for row, _ in answered])
+                        yield pd.DataFrame([each.row for each in answered])
                         bar.update(len(answered))
                     for call in calls:
                         # Raises what would end every prompt, once the rest is kept
@@ -305,9 +426,15 @@ class ServerBackend(ServedModel):
                             " it is well"
                         )
         finally:
-            if self.faults:
-                faults = self.client.summarize_faults()
-                print(f"{workload.title}: {faults}", file=sys.stderr)
+            self._tell_end(workload.title)
+
+    def _tell_end(self, title: str) -> None:
+        """Say what went wrong in a run, and what its answers showed."""
+        lines = self.seen.summarize(self.served_as, self.capabilities.level)
+        if self.faults:
+            lines.insert(0, self.client.summarize_faults())
+        for line in lines:
+            print(f"{title}: {line}", file=sys.stderr)
 
     def _announce(
         self, prompts: Corpus, layout: PromptLayout, decoding: Decoding
@@ -321,6 +448,11 @@ class ServerBackend(ServedModel):
             line += (
                 "; it takes no temperature: it is asked at its own, and answers may"
                 " differ from call to call"
+            )
+        if layout.before:
+            line += (
+                "; it has no system turn: the instruction stands before the user's"
+                " words, in the user's turn"
             )
         print(line, file=sys.stderr)
 
@@ -343,35 +475,42 @@ class ServerBackend(ServedModel):
 
     def facts(self, traces: Traces) -> Mapping[str, object]:
         """Return what a meta file says beside the context."""
+        level = find_level(traces, self.capabilities.level)
         return {
-            "level": self.capabilities.level,
-            "top_tokens": self.capabilities.top,
+            "level": level,
+            "top_tokens": 0 if level == "text" else self.capabilities.top,
             "served_as": self.served_as,
+            "answered_as": dict(self.seen.models.most_common(_NAMES_KEPT)),
+            "reasoned": self.seen.reasoned,
             "faults": dict(self.faults),
         }
 
     def _answer(
         self, prompt: Any, layout: PromptLayout, context: PromptContext, pace: Pace
-    ) -> tuple[dict[str, Any], bool]:
-        """Query one prompt; return its trace row and whether the server failed.
-
-        Raise only what ends every prompt.
-        """
+    ) -> Answer:
+        """Query one prompt; raise only what ends every prompt."""
         identity = {"prompt_id": prompt.prompt_id, "key": context.key(prompt.text)}
         options = self.capabilities.options(context.decoding)
         try:
             pace.take()
             reply = self.client.send(layout.messages(prompt.text), options)
         except UnusableAnswer as error:
-            if error.status in _WRONG_KEY_OR_MODEL:
+            if error.ends_run:
                 raise self.client.explain(error) from None
             if error.stop:
-                return identity | blocked_row(error.stop), False
-            return identity | EMPTY_TRACE, error.status not in REFUSED_STATUSES
+                return Answer(identity | blocked_row(error.stop))
+            failed = error.status not in REFUSED_STATUSES
+            return Answer(identity | EMPTY_TRACE, failed)
         row = identity | parse_completion(reply, layout, self.capabilities)
         if stops.find_stop_in_reason(row["finish_reason"]):
             self.faults[FILTER_FAULT] += 1
-        return row, False
+            return Answer(row)
+        return Answer(
+            row,
+            came=True,
+            model=replace_control(str(reply.get("model") or ""))[:_NAME_CHARS],
+            has_reasoning=has_reasoning(reply),
+        )
 
 
 def _run_in_threads(

@@ -13,7 +13,7 @@ from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.labels import labelling
+from paraguard_utils.labels import labelling, unread
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
@@ -70,11 +70,12 @@ def open_system(
 
     `clusters` are those of the corpus. `drifts` holds Drift by model, and gets the
     system's model. A DataError says that the system's files are of another corpus or
-    other answers.
+    other answers, or that none of its answers can be scored.
     """
     prompts = files.prompts
     traces, model = read_scoring_traces(files, name, prompts)
     labels = labelling.read_matching_labels(files, name, traces, settings.labeller)
+    unread.report_unread(name, labels, traces)
     if model not in drifts:
         drifts[model] = DriftCache(files.store.read_earlier("tokens", model))
     return System(

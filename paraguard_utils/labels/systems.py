@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from paraguard_utils import registry, seams, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.labels import labelling
+from paraguard_utils.labels import labelling, unread
 from paraguard_utils.models import backends, local, prompting, trace_store
 from paraguard_utils.models.trace_store import PartsMaker, Query, TraceParts
 from paraguard_utils.schemas import Corpus, Labels, Traces
@@ -80,6 +80,7 @@ def query_all(
         model = source.open(settings)
         of_model = {}
         for system_prompt in settings.system_prompts:
+            system = prompting.make_system_name(model.name, system_prompt)
             query = Query(
                 files,
                 prompts,
@@ -89,8 +90,8 @@ def query_all(
                 keep,
                 settings.parts(),
                 trial=settings.limit > 0 and files.name == settings.corpus,
+                watch=unread.FirstAnswers(system, model),
             )
-            system = prompting.make_system_name(model.name, system_prompt)
             of_model[system] = trace_store.query_model(model, query)
         has_tokens = all("token_ids" in frame for frame in of_model.values())
         if has_tokens and isinstance(model, local.WeightsBackend):
@@ -107,8 +108,10 @@ def label_systems(
 ) -> dict[str, Labels]:
     """Return each system's labels in trace order.
 
-    They are the store's if they fit its traces, else made ones. Recorded labels of
-    other answers, or of another version of the labeller, are a DataError.
+    They are the store's if they fit its traces, else made ones. In a live store a
+    printed line says how many answers hold nothing to read. Recorded labels of other
+    answers, or of another version of the labeller, are a DataError, and so is a system
+    without an answer that can be scored.
     """
     labels = {}
     for system, frame in traces.items():
@@ -126,6 +129,9 @@ def label_systems(
                 meta = settings.meta(traces=answers, labeller=labelling.LABELLER)
                 files.write("labels", system, frame=made, meta=meta)
             known = labelling.convert_labels(made, "combined")
+        line = unread.report_unread(system, known, frame)
+        if line and not files.recorded:
+            print(line, file=sys.stderr)
         labels[system] = known
     return labels
 

@@ -97,6 +97,10 @@ PartsMaker: TypeAlias = Callable[[CorpusFiles, str, Shard], TraceParts]
 """From files, a system's name and a shard to the parts that keep its answers."""
 
 
+def _watch_nothing(rows: Traces) -> None:
+    """Look at no rows."""
+
+
 @dataclass(frozen=True, eq=False)
 class Query:
     """What to ask a model, and where its answers are kept.
@@ -121,6 +125,9 @@ class Query:
         shard in the store has answered, and merges all.
     trial : bool
         Whether the prompts are the beginning of a corpus, whose rows stay parts.
+    watch : callable
+        Called with rows, first with those that are there, then with new ones once they
+        are kept. What it raises ends the query.
     """
 
     files: CorpusFiles
@@ -131,6 +138,7 @@ class Query:
     keep: PartsMaker = TraceParts
     shard: Shard = WHOLE
     trial: bool = False
+    watch: Callable[[Traces], None] = _watch_nothing
 
 
 def select_wanted(frames: list[pd.DataFrame], keys: pd.Series) -> pd.DataFrame:
@@ -185,10 +193,13 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
         known = set(done.get("prompt_id", ()))
         workload = Workload(prompts, known, query.batch, query.shard, system)
         started = time.monotonic()
+        if len(done) and not parts.withholds:
+            query.watch(done)
         new = []
         for rows in model.answers(workload, context):
             new.append(parts.prepare(rows))
             parts.add(new[-1])
+            query.watch(rows)
         rows = pd.concat([done, *new], ignore_index=True)
         # A shard with nothing in it, or requests that nobody has answered yet
         if rows.empty:
