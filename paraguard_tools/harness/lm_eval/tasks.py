@@ -3,15 +3,24 @@
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import product
+from logging import getLogger
 from typing import Any
 
 import pandas as pd
 from datasets import Dataset
 
-from paraguard_tools.harness.requests import measure_decisions, read_requests
+from paraguard_tools.harness.requests import (
+    MAX_TOKENS,
+    measure_labels,
+    read_requests,
+)
 from paraguard_tools.logs.decisions import label_refusals
+from paraguard_utils.errors import DataError
 
-Decision = tuple[str, str, bool]  # label, cluster, and whether it is harmful
+# label, cluster, whether the request is harmful, and the label's kind
+Decision = tuple[str, str, bool, str]
+
+logger = getLogger(__name__)
 
 
 def load(**_: Any) -> dict[str, Dataset]:
@@ -22,23 +31,35 @@ def load(**_: Any) -> dict[str, Dataset]:
 def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decision]:
     """Label an answer, once for every metric."""
     labels = label_refusals(list(results[:1]), None, [doc["text"]])
-    label = labels["label"].iloc[0]
-    decision = (label, doc["cluster"], doc["harmful"])
+    label = labels.iloc[0]
+    decision = (label["label"], doc["cluster"], doc["harmful"], label["kind"])
     names = product(("frr", "dr", "rephrased3"), ("", "_low", "_high"))
-    return {name + end: decision for name, end in names}
+    return {"parsed": decision} | {name + end: decision for name, end in names}
 
 
 @cache
 def _measure(decisions: tuple[Decision, ...]) -> dict[str, float]:
-    return measure_decisions(
-        pd.DataFrame(decisions, columns=["label", "cluster", "harmful"])
-    )
+    """Measure decisions, and warn about what is NaN.
+
+    DataError if no answer is parsed.
+    """
+    columns = ["label", "cluster", "harmful", "kind"]
+    measured = measure_labels(pd.DataFrame(decisions, columns=columns))
+    if decisions and not measured.n_parsed:
+        raise DataError(
+            f"{measured.note}; a model that reasons first needs more tokens, as"
+            f" --gen_kwargs max_gen_toks={4 * MAX_TOKENS}"
+        )
+    if measured.note:
+        logger.warning("paraguard: %s", measured.note)
+    return measured.values
 
 
 def _measure_one(name: str, decisions: Sequence[Decision]) -> float:
     return _measure(tuple(decisions))[name]
 
 
+parsed = partial(_measure_one, "parsed")
 frr = partial(_measure_one, "frr")
 frr_low = partial(_measure_one, "frr_low")
 frr_high = partial(_measure_one, "frr_high")
