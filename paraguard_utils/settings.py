@@ -186,7 +186,7 @@ class QueryOptions(ComputeOptions):
     model: str = ""
     system_prompts: list[SystemPromptName] = Field([], min_length=1)
     without_template: Literal["error", "plain"] = "error"
-    max_new_tokens: int = Field(64, ge=1, le=4096)
+    max_new_tokens: int = Field(64, ge=1, le=32_768)
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
 

@@ -199,7 +199,7 @@ class Seen:
             lines.append(
                 f"it reasons first ({self.reasoned} of {self.answers} answers), and"
                 f" {self.spent} ended before they said anything; give it more, as"
-                f" -p max_new_tokens={ROOMY_LIMIT}"
+                f" -p max_new_tokens={ROOMY_LIMIT} or more"
             )
         if self.partial:
             lines.append(

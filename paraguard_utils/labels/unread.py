@@ -25,7 +25,7 @@ CUT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
 
 ROOM_ADVICE = (
     "a model that reasons first needs more tokens to come to an answer: give it"
-    f" -p max_new_tokens={ROOMY_LIMIT}"
+    f" -p max_new_tokens={ROOMY_LIMIT} or more"
 )
 
 
