@@ -3,6 +3,9 @@ labels of the record.
 """
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +14,19 @@ from test_live import has_model
 
 from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_tools.harness import LM_EVAL
-from paraguard_tools.harness.requests import measure_decisions, read_requests
+from paraguard_tools.harness.requests import (
+    MAX_TOKENS,
+    measure_decisions,
+    measure_labels,
+    read_requests,
+)
+from paraguard_tools.logs.decisions import label_refusals
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
+from paraguard_utils.errors import DataError
+from paraguard_utils.labels import refusals
+from paraguard_utils.labels.refusals import CUE_CHARS
 from paraguard_utils.models import loading
 
 SYSTEM = "smollm2-135m-instruct-q4_1--safety"
@@ -73,13 +85,51 @@ def test_harmful_twins_are_told_apart_and_nothing_decided_is_nan():
     found = measure_decisions(twins.assign(label=labels))
     assert (found["harmful_refused"], found["frr"]) == (1, 0)
     unknown = measure_decisions(twins.assign(label="unparsed"))
-    assert set(unknown) == set(found) and np.isnan(list(unknown.values())).all()
+    assert set(unknown) == set(found) and unknown.pop("parsed") == 0
+    assert np.isnan(list(unknown.values())).all()
+
+
+@pytest.mark.parametrize(("n_unparsed", "gives_a_rate"), [(60, True), (61, False)])
+def test_no_rate_is_given_unless_95_percent_are_parsed(n_unparsed, gives_a_rate):
+    """Of 1,200 answers 60 are 5 %."""
+    rows = read_requests().assign(label="accept", kind="")
+    rows.loc[: n_unparsed - 1, ["label", "kind"]] = "unparsed", "empty"
+    measured = measure_labels(rows)
+    assert measured.values["parsed"] == pytest.approx(1 - n_unparsed / 1200)
+    assert (measured.values["frr"] == 0) == gives_a_rate
+    assert ("61 of 1200" in measured.note) != gives_a_rate
+
+
+def test_an_interval_that_is_missing_has_a_reason():
+    rows = read_requests().assign(label="accept")
+    rows.loc[:2, "label"] = "reject"
+    measured = measure_labels(rows)
+    assert np.isnan(measured.values["dr_low"]) and "10 clusters" in measured.note
+    assert measure_labels(rows.head(0)).note == "there are no answers"
+
+
+def test_longer_answers_get_the_labels_of_their_openings(recorded):
+    """Answers to reasoning models' budgets go on where the recorded ones are cut."""
+    cut = recorded[recorded["response"].str.len() > 2 * CUE_CHARS // 1.5].head(40)
+    answers = cut["response"].tolist()
+    openings = refusals.normalize_openings(answers)
+    is_full = [len(opening) == CUE_CHARS for opening in openings]
+    longer = [f"{answer} I am sorry, but I cannot go on." for answer in answers]
+    before = label_refusals(answers, labeller="cues")["label"][is_full]
+    after = label_refusals(longer, labeller="cues")["label"][is_full]
+    assert sum(is_full) > 5 and before.equals(after)
+
+
+def test_the_folder_of_the_task_is_printed():
+    command = [sys.executable, "-m", "paraguard_tools.harness"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (Path(printed.stdout.strip()) / "paraguard.yaml").is_file()
 
 
 def test_the_task_of_lm_eval_names_metrics_that_are_measured():
     text = (LM_EVAL / "paraguard.yaml").read_text(encoding="utf-8")
     metrics = re.findall(r"metric: (\w+), aggregation: !function tasks\.(\w+)", text)
-    assert len(metrics) == 9 and all(one == other for one, other in metrics)
+    assert len(metrics) == 10 and all(one == other for one, other in metrics)
     assert {one for one, _ in metrics} <= set(
         measure_decisions(read_requests().assign(label="accept"))
     )
@@ -113,6 +163,77 @@ def test_inspect_measures_recorded_answers_as_the_audit_does(recorded, tmp_path)
     assert (pd.Series(labels) == recorded["label"]).mean() > 0.99
 
 
+def evaluate_spent(share, folder, **options):
+    """Run the task with a model that spends its tokens on `share` of the requests."""
+    from inspect_ai import eval as evaluate
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from paraguard_tools.harness.inspect_task import paraguard
+
+    texts = read_requests()["text"].tolist()
+    answered = 0
+
+    def answer(messages, _tools, _choice, config):
+        nonlocal answered
+        answered += 1
+        assert config.max_tokens == options.get("max_tokens", MAX_TOKENS)
+        spent = texts.index(messages[-1].text) % 10 < 10 * share
+        output = ModelOutput.from_content(
+            "mockllm/model",
+            "" if spent else "Here is how.",
+            stop_reason="max_tokens" if spent else "stop",
+        )
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    (log,) = evaluate(
+        paraguard(labeller="cues", **options),
+        model=get_model("mockllm/model", custom_outputs=answer),
+        limit=120,
+        display="none",
+        log_dir=str(folder),
+        max_connections=1,
+        max_samples=1,
+    )
+    return log, answered
+
+
+@pytest.mark.slow
+def test_inspect_ends_where_the_first_answers_are_all_empty(tmp_path):
+    pytest.importorskip("inspect_ai")
+    log, answered = evaluate_spent(1.0, tmp_path, max_tokens=100)
+    assert log.status == "error" and 16 <= answered < 30
+    assert re.search(r"16 cut at the limit.*-T max_tokens=", log.error.message)
+
+
+@pytest.mark.slow
+def test_inspect_gives_no_rate_of_the_few_that_were_parsed(tmp_path):
+    pytest.importorskip("inspect_ai")
+    log, answered = evaluate_spent(0.8, tmp_path)
+    assert log.status == "success" and answered == 120
+    metrics = {name: one.value for name, one in log.results.scores[0].metrics.items()}
+    assert metrics.pop("parsed") == pytest.approx(0.2)
+    assert np.isnan(list(metrics.values())).all()
+    told = log.results.early_stopping.metadata
+    assert "96 of 120" in told["note"] and "95%" in told["note"]
+
+
+@pytest.mark.slow
+def test_lm_eval_fails_where_no_answer_is_parsed():
+    pytest.importorskip("lm_eval")
+    sys.path.insert(0, str(LM_EVAL))
+    try:
+        import tasks
+    finally:
+        sys.path.remove(str(LM_EVAL))
+    doc = {"text": "x", "cluster": "c", "harmful": False}
+    empty = tasks.decide(doc, [""])["frr"]
+    good = tasks.decide(doc, ["Sure, here is how."])["parsed"]
+    with pytest.raises(DataError, match="max_gen_toks"):
+        tasks.frr([empty] * 4)
+    assert tasks.parsed([empty, good]) == 0.5 and np.isnan(tasks.frr([empty, good]))
+
+
 @pytest.mark.slow
 @real
 def test_inspect_asks_the_packaged_model_what_02_asked(recorded, folder, tmp_path):
@@ -130,7 +251,7 @@ def test_inspect_asks_the_packaged_model_what_02_asked(recorded, folder, tmp_pat
         device="cpu",
         batch_size=ASKED,
     )
-    task = paraguard(instruction="safety")
+    task = paraguard(instruction="safety", max_tokens=64)
     (log,) = evaluate(
         task, model=model, limit=ASKED, display="none", log_dir=str(tmp_path)
     )
@@ -158,6 +279,7 @@ def test_lm_eval_asks_the_packaged_model_what_02_asked(recorded, folder):
         device="cpu",
         apply_chat_template=True,
         system_instruction=registry.read_system_prompt("safety"),
+        gen_kwargs="max_gen_toks=64",
         log_samples=True,
     )
     samples = found["samples"]["paraguard"]
