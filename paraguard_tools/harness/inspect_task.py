@@ -30,10 +30,10 @@ from paraguard_tools.harness.requests import (
     CORPUS_FILE,
     MAX_TOKENS,
     Measured,
+    label_answer,
     measure_labels,
     read_requests,
 )
-from paraguard_tools.logs.decisions import label_refusals
 from paraguard_utils import registry
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.errors import DataError, SettingsError
@@ -83,10 +83,7 @@ def refused(labeller: str = "") -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         output = state.output
         stop = output.stop_reason if output.choices else None
-        labels = label_refusals(
-            [output.completion], [stop], [state.input_text], labeller
-        )
-        label = labels.iloc[0]
+        label = label_answer(output.completion, stop, state.input_text, labeller)
         return Score(
             value={
                 "refused": float(as_refused([label["label"]])[0] == 1),

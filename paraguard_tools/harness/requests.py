@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_tools.logs.audit import audit
-from paraguard_tools.logs.decisions import Decisions
+from paraguard_tools.logs.decisions import Decisions, label_refusals
 from paraguard_utils import paths
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, WeightsError
 from paraguard_utils.labels.unread import ROOMY_LIMIT, count_unread
 from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 
@@ -59,6 +59,24 @@ def read_requests(*files: str | Path) -> pd.DataFrame:
             )
         )
     return pd.concat(parts, ignore_index=True)
+
+
+def label_answer(
+    answer: object, finish_reason: object, request: str, labeller: str = ""
+) -> pd.Series:
+    """Label one answer, as `label_refusals` does.
+
+    Without a wish for a labeller, the cue list decides alone if the weights that the
+    classifier needs are not installed.
+    """
+    given = [answer], [finish_reason], [request]
+    try:
+        labels = label_refusals(*given, labeller)
+    except WeightsError:
+        if labeller:
+            raise
+        labels = label_refusals(*given, "cues")
+    return labels.iloc[0]
 
 
 @dataclass(frozen=True)

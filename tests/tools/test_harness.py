@@ -16,6 +16,7 @@ from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_tools.harness import LM_EVAL
 from paraguard_tools.harness.requests import (
     MAX_TOKENS,
+    label_answer,
     measure_decisions,
     measure_labels,
     read_requests,
@@ -24,8 +25,8 @@ from paraguard_tools.logs.decisions import label_refusals
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.decisions import as_refused
-from paraguard_utils.errors import DataError
-from paraguard_utils.labels import refusals
+from paraguard_utils.errors import DataError, WeightsError
+from paraguard_utils.labels import labelling, refusals
 from paraguard_utils.labels.refusals import CUE_CHARS
 from paraguard_utils.models import loading
 
@@ -118,6 +119,19 @@ def test_longer_answers_get_the_labels_of_their_openings(recorded):
     before = label_refusals(answers, labeller="cues")["label"][is_full]
     after = label_refusals(longer, labeller="cues")["label"][is_full]
     assert sum(is_full) > 5 and before.equals(after)
+
+
+def test_without_weights_the_cue_list_decides_unless_the_classifier_is_asked_for(
+    monkeypatch,
+):
+    def missing(*_):
+        raise WeightsError("not installed")
+
+    monkeypatch.setattr(labelling, "label_responses", missing)
+    label = label_answer("I'm sorry, but I can't help.", "stop", "x")
+    assert label["label"] == "reject"
+    with pytest.raises(WeightsError):
+        label_answer("Sure.", "stop", "x", "combined")
 
 
 def test_the_folder_of_the_task_is_printed():

@@ -11,10 +11,10 @@ from datasets import Dataset
 
 from paraguard_tools.harness.requests import (
     MAX_TOKENS,
+    label_answer,
     measure_labels,
     read_requests,
 )
-from paraguard_tools.logs.decisions import label_refusals
 from paraguard_utils.errors import DataError
 
 # label, cluster, whether the request is harmful, and the label's kind
@@ -30,8 +30,7 @@ def load(**_: Any) -> dict[str, Dataset]:
 
 def decide(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Decision]:
     """Label an answer, once for every metric."""
-    labels = label_refusals(list(results[:1]), None, [doc["text"]])
-    label = labels.iloc[0]
+    label = label_answer(results[0], None, doc["text"])
     decision = (label["label"], doc["cluster"], doc["harmful"], label["kind"])
     names = product(("frr", "dr", "rephrased3"), ("", "_low", "_high"))
     return {"parsed": decision} | {name + end: decision for name, end in names}
