@@ -40,6 +40,8 @@ SECRET_CHARS = 8
 # A key, a name or an unpaid bill: the next request would get the same answer
 _ACCOUNT_STATUSES = (401, 402, 404)
 _FORBIDDEN = 403
+# A prompt that is refused as such may be in the error, with words like these
+_ECHOING_STATUSES = (413, 422)
 
 # What services call an account without money or a key that is none
 _ACCOUNT_WORDS = re.compile(
@@ -271,7 +273,7 @@ def _read_error(error: "openai.APIStatusError") -> UnusableAnswer:
     ends_run = (
         status in _ACCOUNT_STATUSES
         or is_forbidden
-        or bool(_ACCOUNT_WORDS.search(words))
+        or (status not in _ECHOING_STATUSES and bool(_ACCOUNT_WORDS.search(words)))
     )
     return UnusableAnswer(message, status, ends_run=ends_run)
 
