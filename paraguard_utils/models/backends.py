@@ -78,7 +78,7 @@ class LocalSource(loading.ModelSource):
 
     dtype: str
 
-    def open(self, options: QueryOptions) -> local.WeightsBackend:
+    def open(self, options: QueryOptions) -> local.LocalBackend:
         """Load the weights onto the device."""
         loading.check_device(options.device)
         model = loading.load_model(

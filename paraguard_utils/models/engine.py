@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import DynamicCache
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache, PretrainedConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from paraguard_utils.errors import ModelError
@@ -139,7 +139,7 @@ class Engine:
             logits, mask = self._prefill(batch, cache)
             rows = []
             for request, own in zip(batch, logits, strict=True):
-                rows.append(_make_row(request, own))
+                rows.append(make_row(request, own))
             ends = torch.stack([own[-1] for own in logits])
             del logits
             keys = [request.key for request in batch]
@@ -247,15 +247,23 @@ def _make_cache(model: LoadedModel) -> DynamicCache:
 
     Raise `ModelError` if a layer keeps more than keys and values.
     """
-    cache = DynamicCache(config=model.network.config)
-    for layer in cache.layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
-            raise ModelError(
-                f"a model of type {model.network.config.model_type} keeps a state"
-                f" ({type(layer).__name__}) that cannot be asked in padded batches;"
-                " only models with keys and values in every layer are supported"
-            )
-    return cache
+    config = model.network.config
+    if keeps_other_state(config):
+        raise ModelError(
+            f"a model of type {config.model_type} keeps a state other than keys and"
+            " values, so that it cannot be queried in padded batches; 02 queries it one"
+            " prompt at a time, and nothing else does"
+        )
+    return DynamicCache(config=config)
+
+
+def keeps_other_state(config: PretrainedConfig) -> bool:
+    """Return whether a model keeps anything but keys and values of earlier tokens."""
+    network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        return True
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return not kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
 
 
 def find_stop_tokens(model: LoadedModel) -> list[int]:
@@ -269,7 +277,7 @@ def find_stop_tokens(model: LoadedModel) -> list[int]:
     return sorted(stops - {None})
 
 
-def _make_row(request: Request, logits: Tensor) -> TraceRow:
+def make_row(request: Request, logits: Tensor) -> TraceRow:
     """Return a trace row without its answer.
 
     The logits predict the user tokens, then the answer: shape (user tokens + 1,

@@ -5,7 +5,7 @@ Prompts become tokens, tokens batches and batches traces.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -118,19 +118,22 @@ class LocalBackend(WeightsBackend):
 
 
 def make_batch_runner(
-    model: loading.LoadedModel, prefix: tuple[int, ...], context: PromptContext
+    model: loading.LoadedModel,
+    prefix: tuple[int, ...],
+    context: PromptContext,
+    ask: Callable[[Batch], list[dict[str, Any]]] | None = None,
 ) -> Callable[[Batch], Traces]:
     """Return a function from a batch of requests to their traces, in the same order.
 
-    All requests begin with the prefix.
+    All requests begin with the prefix. `ask` answers them; without it, an `Engine`.
     """
     from paraguard_utils.models.engine import Engine
 
-    engine = Engine(model, prefix, context.decoding)
+    ask = ask or Engine(model, prefix, context.decoding).ask
     open_thought = prompting.OPEN_THOUGHT_PATTERN.search(context.suffix)
 
     def run_batch(batch: Batch) -> Traces:
-        traces = pd.DataFrame(engine.ask(batch))
+        traces = pd.DataFrame(ask(batch))
         if open_thought:
             traces["response"] = f"{open_thought[1]}\n" + traces["response"]
         return traces

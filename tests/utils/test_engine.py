@@ -181,5 +181,5 @@ def test_a_state_that_is_not_keys_and_values_is_refused(results, prompts, tmp_pa
         tmp_path / "lfm2", family="lfm2", layer_types=["conv", "full_attention"]
     )
     model = loading.load_model(loading.resolve_model(str(folder)))
-    with pytest.raises(ModelError, match="lfm2 keeps a state"):
+    with pytest.raises(ModelError, match="lfm2 keeps a state other than keys"):
         ask(prompts, model)

@@ -1,9 +1,13 @@
 import hashlib
+import json
 import shutil
 
 import pytest
 import tiny
+import tiny_gguf
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError, WeightsError
@@ -35,6 +39,12 @@ def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
         loading.resolve_model("nobody/nothing")
 
 
+def test_a_served_name_without_its_server_asks_for_the_address(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="openai/toy .* -p base_url=http"):
+        loading.resolve_model("openai/toy")
+
+
 def test_a_folder_is_named_by_its_content(tiny_folder, tmp_path):
     source = loading.resolve_model(str(tiny_folder))
     assert source.name == f"tiny-chat-{source.weights_id[:8]}"
@@ -53,9 +63,117 @@ def test_a_folder_without_safetensors_is_refused(tmp_path):
 def test_a_model_without_a_chat_template_is_refused(tmp_path):
     folder = tiny.write(tmp_path / "plain", template=None)
     with pytest.raises(
-        ModelError, match=r"no chat template; .* without_template=plain"
+        ModelError, match=r"no chat template; .* -p without_template=plain"
     ):
         loading.load_model(loading.resolve_model(str(folder)))
+
+
+def test_a_folder_without_a_tokenizer_names_the_file(tmp_path):
+    folder = tiny.write(tmp_path / "bare")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer; copy tokenizer\.json"):
+        loading.load_model(loading.resolve_model(str(folder)))
+
+
+def test_a_line_that_ends_in_a_colon_goes_on():
+    error = ValueError("cannot be made from one of: \n(1) a file\n(2) a name")
+    line = loading.first_error_line(error)
+    assert line == "cannot be made from one of: (1) a file (2) a name"
+    assert loading.first_error_line(ValueError("first\nsecond")) == "first"
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "kind"),
+    [
+        (
+            "bert",
+            {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16},
+            "encoder",
+        ),
+        ("t5", {"d_model": 16, "num_layers": 1}, "sequence-to-sequence"),
+        ("qwen2_vl", {}, "text alone"),
+    ],
+)
+def test_what_continues_no_text_is_refused_before_its_template(
+    tmp_path, family, sizes, kind
+):
+    folder = tiny.write(tmp_path / "m", template=None)
+    AutoConfig.for_model(family, **sizes).save_pretrained(folder)
+    with pytest.raises(ModelError, match=kind) as told:
+        loading.load_reader(loading.resolve_model(str(folder)))
+    assert "template" not in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_model_that_reads_in_both_directions_is_refused(tmp_path):
+    """XLNet is among the causal models, and is none without a mask of its own."""
+    folder = tiny.write(tmp_path / "m")
+    sizes = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    config = AutoConfig.for_model("xlnet", vocab_size=320, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    with pytest.raises(ModelError, match="both directions"):
+        loading.load_model(loading.resolve_model(str(folder)))
+
+
+def test_missing_tensors_are_refused(tmp_path):
+    folder = tiny.write(tmp_path / "m")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 .*layers\.1\.mlp\.up_proj"):
+        loading.load_model(loading.resolve_model(str(folder)))
+
+
+def test_tied_weights_are_not_missing(tmp_path):
+    folder = tiny.write(tmp_path / "m", tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    loading.load_model(loading.resolve_model(str(folder)))
+
+
+@pytest.mark.parametrize("base", ["owner/base", "\x1b[2Jowner/base", None])
+def test_an_adapter_names_its_base(tmp_path, base):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
+    content = json.dumps({"base_model_name_or_path": base})
+    (tmp_path / "adapter_config.json").write_text(content)
+    named = "owner/base" if base else "another model"
+    with pytest.raises(
+        ModelError, match=f"adapter of .*{named}; merge it first"
+    ) as told:
+        loading.resolve_model(str(tmp_path))
+    assert "\x1b" not in str(told.value)
+
+
+def test_a_gguf_file_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    file = tiny_gguf.write(tmp_path / "m.gguf")
+    model = loading.load_model(loading.resolve_model(str(file)))
+    assert model.network.config.num_hidden_layers == tiny_gguf.LAYERS
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "problem"),
+    [
+        ("m-00001-of-00003.gguf", {}, "one of 3 parts"),
+        ("m.gguf", {"splits": 3}, "one of 3 parts"),
+        (
+            "m.gguf",
+            {"without": ["blk.1.ffn_up.weight"]},
+            r"lacks 1 .*layers\.1\.mlp\.up_proj",
+        ),
+    ],
+)
+def test_a_part_of_a_gguf_file_is_refused(tmp_path, monkeypatch, name, more, problem):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    file = tiny_gguf.write(tmp_path / name, **more)
+    with pytest.raises(ModelError, match=problem):
+        loading.load_model(loading.resolve_model(str(file)))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_whole_file_with_a_shards_name_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    file = tiny_gguf.write(tmp_path / "m-00001-of-00001.gguf", splits=1)
+    loading.load_model(loading.resolve_model(str(file)))
 
 
 def test_a_device_that_is_not_there_is_one_clear_error():
