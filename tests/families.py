@@ -11,8 +11,13 @@ from pathlib import Path
 import pandas as pd
 import tiny
 import tiny_gguf
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
-from transformers import AutoModelForSeq2SeqLM, LlamaForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    LlamaForSequenceClassification,
+)
 
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError

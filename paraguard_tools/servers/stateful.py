@@ -1,7 +1,7 @@
 """Query a model that keeps another state than keys and values, such as Mamba.
 
 State-space models and hybrids cannot be queried in padded batches: padding would enter
-their state. So `generate` of transformers answers one prompt at a time, which is slower.
+their state. So `generate` of transformers answers one prompt at a time, more slowly.
 What a trace holds is the same.
 """
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class StatefulSource(backends.LocalSource):
 
     def open(self, options: QueryOptions) -> "StatefulBackend":
         """Load the weights onto the device."""
-        backend = StatefulBackend(super().open(options).model)
+        backend = StatefulBackend(self.load(options))
         print(
             f"{self.name} keeps a state other than keys and values: it is queried one"
             " prompt at a time, which is slower than in batches",
@@ -110,7 +111,7 @@ class Generator:
     """
 
     def __init__(self, model: loading.LoadedModel, decoding: Decoding) -> None:
-        self.network = model.network
+        self.network: Any = model.network
         self.tokenizer = model.tokenizer
         self.decoding = decoding
         self.stops = engine.find_stop_tokens(model)

@@ -78,13 +78,16 @@ class LocalSource(loading.ModelSource):
 
     dtype: str
 
-    def open(self, options: QueryOptions) -> local.LocalBackend:
+    def open(self, options: QueryOptions) -> local.WeightsBackend:
         """Load the weights onto the device."""
+        return local.LocalBackend(self.load(options))
+
+    def load(self, options: QueryOptions) -> loading.LoadedModel:
+        """Return the model on the device."""
         loading.check_device(options.device)
-        model = loading.load_model(
+        return loading.load_model(
             self, self.dtype, options.device, options.without_template
         )
-        return local.LocalBackend(model)
 
 
 def resolve_models(options: QueryOptions) -> list[loading.ModelSource]:

@@ -259,7 +259,7 @@ def _make_cache(model: LoadedModel) -> DynamicCache:
 
 def keeps_other_state(config: PretrainedConfig) -> bool:
     """Return whether a model keeps anything but keys and values of earlier tokens."""
-    network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if "past_key_values" not in inspect.signature(network.forward).parameters:
         return True
     kinds = {type(layer) for layer in DynamicCache(config=config).layers}

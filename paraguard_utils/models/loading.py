@@ -398,7 +398,8 @@ def convert_gguf(source: ModelSource) -> Path:
     try:
         _refuse_gguf_shard(source.path, _count_gguf_shards(source.path))
         tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
-        network, loaded = AutoModelForCausalLM.from_pretrained(
+        loader: Any = AutoModelForCausalLM
+        network, loaded = loader.from_pretrained(
             source.path.parent,
             dtype=torch.float32,
             quantization_config=GgufConfig(dequantize=True),

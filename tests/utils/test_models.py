@@ -41,7 +41,7 @@ def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch):
 
 def test_a_served_name_without_its_server_asks_for_the_address(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="openai/toy .* -p base_url=http"):
+    with pytest.raises(ModelError, match=r"openai/toy .* -p base_url=http"):
         loading.resolve_model("openai/toy")
 
 
