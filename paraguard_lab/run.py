@@ -6,16 +6,20 @@ from `data/`, and makes everything else anew.
 """
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
 
+from paraguard_lab import preflight
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies.catalogue import self_cd
 from paraguard_lab.report import compare
@@ -45,6 +49,9 @@ RUN_ORDER = (
     *("A4", "A5", "06", "07", "A1", "A2", "A3", "00"),
 )
 """Numbers of the notebooks, each after those whose files it reads."""
+
+PARTIAL = ("limit", "shard", "stop")
+"""Parameters of 02 that leave prompts unanswered, which no later notebook can read."""
 
 JUDGE_MODEL = "qwen2.5-coder-0.5b-instruct"  # judges the recorded answers
 
@@ -91,7 +98,6 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
     import papermill
     from traitlets.config import Config
 
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
         # Local sockets instead of TCP ports: nothing on the machine can listen in.
@@ -173,7 +179,8 @@ def run_notebook(
     with _variable(links.FOLDER_VARIABLE, str(folder)):
         execute_notebook(notebook, output, given)
     minutes = round((time.monotonic() - started) / 60, 1)
-    print(f"{notebook.stem} done in {minutes:.1f} min", flush=True)
+    where = paths.display_path(output)
+    print(f"{notebook.stem} done in {minutes:.1f} min: {where}", flush=True)
     return minutes
 
 
@@ -191,24 +198,72 @@ def run_all(
     """
     by_number = parameters or {}
     minutes = {}
-    with rebuild() if store_name == RECORDED else nullcontext():
+    source = rebuild() if store_name == RECORDED else _take_from_record(store_name)
+    with _interrupted_in_one_line(), source:
         for notebook in order_to_run(chosen):
             given = by_number.get(number_of(notebook))
             minutes[notebook.stem] = run_notebook(notebook, store_name, given, in_place)
     return minutes
 
 
-def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
+@contextmanager
+def _take_from_record(store_name: str) -> Iterator[None]:
+    """Inside a `with` block, say once what a live store takes from the record."""
+    if stores.IS_SAID in os.environ:
+        yield
+        return
+    folder = paths.display_path(paths.RESULTS / store_name)
+    print(f"corpus and vectors that {folder} lacks are read from the record (data/)")
+    with _variable(stores.IS_SAID, "yes"):
+        yield
+
+
+@contextmanager
+def _interrupted_in_one_line() -> Iterator[None]:
+    """Inside a `with` block, let Ctrl-C or SIGTERM end in one line, the last.
+
+    Raise KeyboardInterrupt for both, once the kernel is gone.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    earlier = signal.signal(signal.SIGTERM, interrupt) if in_main_thread else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        raise
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, earlier)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What was run: the parameters, and the notebooks by their numbers.
+
+    `attempt` is the parameter by which 02 queried a part only, as in `limit=60`.
+    """
+
+    config: RunSettings
+    notebooks: list[str]
+    attempt: str = ""
+
+
+def run_notebooks(wanted: Sequence[str], given: Parameters) -> FinishedRun:
     """Run some notebooks with the same parameters, each taking those that it has.
 
     `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but
-    those that build a corpus (01, A2), and but 07 where the corpus has no twins. Return
-    the checked parameters.
+    those that build a corpus (01, A2), and but 07 where the corpus has no twins. If 02
+    queries a part of the prompts only (`PARTIAL`), it alone runs: the others need all
+    answers.
     """
     import papermill
 
     chosen = _find_notebooks(wanted)
-    known = {path: list(papermill.inspect_notebook(path)) for path in chosen}
+    known = {path: papermill.inspect_notebook(path) for path in chosen}
     everywhere = sorted(set().union(*known.values()))
     given = rename_old_parameters(given, dict.fromkeys(everywhere))
     for name in given:
@@ -226,19 +281,39 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> RunSettings:
         check_settings(usual | parameters[number], NOTEBOOK_SETTINGS[number])
     config = RunSettings.pick(usual | dict(given))
     store = config.open_store()
-    if not wanted and not _has_twins(store, config):
-        print(
-            f"07_remedies is left out: no cluster of {config.corpus} has a harmful twin"
-        )
-        chosen = [path for path in chosen if number_of(path) != "07"]
-    if config.names_own() and "05" in map(number_of, chosen):
-        take_recorded_guard_scores(store, (config.corpus, config.twins))
-    run_all(store.name, chosen, parameters)
-    print(
-        "tables, figures and executed notebooks are in"
-        f" {paths.display_path(store.writes)}"
-    )
-    return config
+    attempt = _find_attempt(given, known)
+    if attempt:
+        chosen = [path for path in chosen if number_of(path) in ("01", "02")]
+    source = nullcontext() if store.recorded else _take_from_record(store.name)
+    with source:
+        if not wanted and not attempt and not _has_twins(store, config):
+            print(
+                f"07_remedies is left out: no cluster of {config.corpus} has a harmful"
+                " twin"
+            )
+            chosen = [path for path in chosen if number_of(path) != "07"]
+        numbers = [number_of(path) for path in chosen]
+        if not store.recorded and "05" in numbers:
+            take_recorded_guard_scores(store, (config.corpus, config.twins))
+        queried = {}
+        for path in chosen:
+            number = number_of(path)
+            defaults = preflight.read_defaults(known[path])
+            queried[number] = defaults | parameters[number]
+        if planned := preflight.describe_queries(config, queried):
+            print(planned, flush=True)
+        run_all(store.name, chosen, parameters)
+    return FinishedRun(config, numbers, attempt)
+
+
+def _find_attempt(given: Parameters, known: Mapping[Path, object]) -> str:
+    """Return the parameter by which 02 queries a part only; "" if it queries all."""
+    if "02" not in map(number_of, known):
+        return ""
+    for name in PARTIAL:
+        if given.get(name):
+            return f"{name}={given[name]}"
+    return ""
 
 
 def _find_notebooks(wanted: Sequence[str]) -> list[Path]:

@@ -127,11 +127,10 @@ def run(
                 f"-p {show_name(text)}: write -p NAME=VALUE, for example -p k=3 or -p"
                 " system_prompts='[none, safety]'"
             )
-    config = require_checkout().run_notebooks(notebooks or (), given)
-    if config.model:
-        from paraguard_tools.pages import site
+    finished = require_checkout().run_notebooks(notebooks or (), given)
+    from paraguard_tools.pages import ending
 
-        print("\n".join(site.describe_model(config)))
+    print("\n".join(ending.describe_run(finished)))
 
 
 @app.command()

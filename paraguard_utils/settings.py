@@ -9,6 +9,7 @@ at the notebook's own names.
 
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeAlias, TypeVar
@@ -426,6 +427,8 @@ def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:
         If the notebook has no parameter of a name, or a value is not allowed.
     """
     _show_user_errors_in_one_line(namespace)
+    # tqdm wants a package that draws its bars as widgets; bars of text will do
+    warnings.filterwarnings("ignore", message="IProgress not found")
     given = {}
     for name, value in namespace.items():
         # Not what IPython and imports put there

@@ -79,6 +79,7 @@ KINDS = {
 _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
 
 REBUILD_START = "PARAGUARD_REBUILD_START"
+IS_SAID = "PARAGUARD_SAID"  # set if a run has said that it reads the record
 """Environment variable of a rebuild and its kernels: when it began, in nanoseconds by
 the clock of the file system."""
 
@@ -160,11 +161,9 @@ class _Files:
         recorded = _Files(RECORDED, *self._first_names)
         if self.has(kind, *names) or not recorded.has(kind, *names):
             return self.read(kind, *names)
-        print(
-            f"{paths.display_path(self.path(kind, *names))} is not there: the recorded"
-            " one is used",
-            file=sys.stderr,
-        )
+        if IS_SAID not in os.environ:
+            where = paths.display_path(self.path(kind, *names))
+            print(f"{where} is not there: the recorded one is used", file=sys.stderr)
         return recorded.read(kind, *names)
 
     def write(

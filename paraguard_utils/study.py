@@ -4,6 +4,7 @@ The functions of `analysis`, `guards` and `report` do the work; a study remember
 they all need, writes what they return, and shows it.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -276,7 +277,17 @@ class QueryStudy(Study[QuerySettings]):
             refused = tables.format_estimates(refused, ["rejected"], ["system"])
             refused = refused.rename(columns={"rejected": corpus_name})
             shown = shown.merge(refused, how="left")
-        self.show(shown.rename(columns=headings))
+        shown = shown.rename(columns=headings)
+        if self.settings.limit:
+            about = (
+                f"A try: the first {len(self.prompts):,} of {len(self.files.prompts):,}"
+                " prompts. Its numbers are not those of the corpus."
+            )
+            self.say(f"**{about}**")
+            print(about, file=sys.stderr)
+        if not self.store.recorded:
+            print(f"refused (FRR)\n{shown.to_string(index=False)}", file=sys.stderr)
+        self.show(shown)
 
     def show_answers(self, rates: Table, measured: Mapping[str, System]) -> None:
         """Show how many answers were accepted, rejected and unparsed.

@@ -1,7 +1,4 @@
-"""Write the pages about a store: the site of the record, and the explorer.
-
-After a run on a user's model, say what was found.
-"""
+"""Write the pages about a store: the site of the record, and the explorer."""
 
 import json
 from pathlib import Path
@@ -12,16 +9,12 @@ import yaml
 from paraguard_lab import run
 from paraguard_lab.analysis import guarded
 from paraguard_lab.report import croissant, numbers
-from paraguard_tools.logs import audit
 from paraguard_tools.pages import explorer, handout
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import pipeline
 from paraguard_utils.labels import systems
-from paraguard_utils.models import trace_store
-from paraguard_utils.report import tables
 from paraguard_utils.settings import CORPUS, StudySettings, check_settings
-from paraguard_utils.stores import RECORDED, CorpusFiles, Store
-from paraguard_utils.text import show_name
+from paraguard_utils.stores import RECORDED, Store
 
 
 def write_html(folder: Path | None = None) -> None:
@@ -74,27 +67,3 @@ def write_explorer(config: StudySettings, folder: Path | None = None) -> None:
         f"{path.stat().st_size / 1e6:.1f} MB: open {paths.display_path(path)} in a"
         " browser"
     )
-
-
-def describe_model(config: StudySettings) -> list[str]:
-    """Say what was found of each system of a user's model, and where to look next."""
-    store = config.open_store()
-    lines = []
-    if store.has("tables", "table1_systems"):
-        files = CorpusFiles(store, config.corpus)
-        names = trace_store.find_systems(files, config.model)
-        table = store.read("tables", "table1_systems")
-        of_model = table["system"].isin(names)
-        table = table[of_model & (table["interpretation"] == "relative")]
-        for row in table.to_dict("records"):
-            dr = "not known, too little was refused or answered"
-            if not row["too_few_for_dr"]:
-                dr = tables.format_estimate(row, "dr", 2)
-            lines.append(
-                f"{audit.describe_system(row)} DR is {dr} (0: meaning decides; 1: it"
-                " does not)."
-            )
-    page = paths.display_path(store.writes / "notebooks" / "00_results.ipynb")
-    model = show_name(config.model)
-    lines.append(f"next: {page}, or paraguard remedy --model {model}")
-    return lines

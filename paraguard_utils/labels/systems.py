@@ -176,6 +176,6 @@ def list_systems_to_score(files: CorpusFiles, model: str = "") -> list[str]:
         raise Missing(
             f"the {files.store.name} store has no traces of"
             f" {model or 'published models'} on {files.name}; run 02_querying with the"
-            " same parameters first"
+            " same parameters first, for all prompts (without limit, shard and stop)"
         )
     return names
