@@ -70,6 +70,56 @@ def test_nothing_is_broken_when_rendered(path):
         assert faults(text) == []
 
 
+def name_anchor(heading):
+    """Return the anchor that GitHub gives a heading."""
+    text = re.sub(r"<!--.*?-->", "", heading)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+def find_dead_links(path):
+    """Return the relative links of a page that lead nowhere, and wrong anchors."""
+    dead = []
+    for text in texts(path):
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            name, _, anchor = target.partition("#")
+            file = path.parent / name if name else path
+            if re.match(r"[a-z]+:", target):
+                continue
+            if not file.exists():
+                dead.append(target)
+            elif anchor and file.suffix == ".md":
+                lines = file.read_text(encoding="utf-8").splitlines()
+                headings = [line.lstrip("#") for line in lines if line.startswith("#")]
+                if anchor not in map(name_anchor, headings):
+                    dead.append(target)
+    return dead
+
+
+DOCUMENTS = [*PAGES, *(paths.ROOT / "docs").glob("*.md")]
+DOCUMENTS += [paths.ROOT / "hub/README.md", paths.ROOT / "leaderboard/README.md"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted({path for path in DOCUMENTS if path.is_file()}),
+    ids=lambda path: path.relative_to(paths.ROOT).as_posix(),
+)
+def test_relative_links_lead_somewhere(path):
+    assert find_dead_links(path) == []
+
+
+def test_dead_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `more` thing\n[a](#one-more-thing) [b](page.md#two) [c](gone.md)"
+        " [d](https://example.org/x)\n",
+        encoding="utf-8",
+    )
+    assert find_dead_links(page) == ["page.md#two", "gone.md"]
+
+
 @pytest.mark.parametrize(
     "path", PAGES, ids=lambda path: path.relative_to(paths.ROOT).as_posix()
 )

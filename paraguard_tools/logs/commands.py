@@ -309,7 +309,7 @@ def audit(
         typer.Option("--plan", help="Say how many clusters give which interval."),
     ] = False,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Audit 1,620 recorded decisions of SmolLM2.")
+        bool, typer.Option("--demo", help="Audit recorded decisions of SmolLM2.")
     ] = False,
 ) -> None:
     """Say how often and how sensibly any model or guard refuses.

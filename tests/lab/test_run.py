@@ -2,6 +2,9 @@
 about.
 """
 
+import os
+import signal
+import time
 from dataclasses import replace
 
 import nbformat
@@ -11,6 +14,7 @@ import pytest
 from recorded import recorded_systems
 
 from paraguard_lab import record, run
+from paraguard_tools.pages import ending
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.errors import SettingsError, UserError
 from paraguard_utils.guards import panel
@@ -359,3 +363,83 @@ def test_links_work_where_the_executed_notebook_is_read(store_name, in_place, tm
     for text in (prose.source, cell.outputs[0].data["text/markdown"]):
         target = text.partition("](")[2].rstrip(")")
         assert (read_in / target).resolve() == paths.ROOT / "docs" / "method.md"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"limit": 6}, {"shard": "1/2"}, {"stop": 0.8}],
+    ids=lambda given: str(given),
+)
+def test_a_try_ends_after_02_and_says_so(given, results, monkeypatch, command):
+    ran = []
+
+    def execute(notebook, output, parameters):
+        ran.append(run.number_of(notebook))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(nbformat.v4.new_notebook(), output)
+
+    monkeypatch.setattr(run, "execute_notebook", execute)
+    ((name, value),) = given.items()
+    done = command("run", "--model", "m", "--store", "mine", "-p", f"{name}={value}")
+    assert ran == ["02"] and not done.error
+    last = done.printed.splitlines()[-2:]
+    assert f"{name}={value} queries a part" in last[0]
+    assert f"the same command without {name}" in last[1]
+    assert not (results / "mine" / "tables").exists()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "opened", "advises"),
+    [(["02"], "02_querying", False), (["02", "03"], "03_scoring", True)],
+)
+def test_the_last_line_names_what_is_there(
+    numbers, opened, advises, results, monkeypatch, command
+):
+    def execute(notebook, output, parameters):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(nbformat.v4.new_notebook(), output)
+
+    monkeypatch.setattr(run, "execute_notebook", execute)
+    folder = "a model; rm"
+    done = command("run", *numbers, "--model", folder, "--store", "mine")
+    last = done.printed.splitlines()[-1]
+    assert f"{opened}.ipynb" in last
+    advice = f"paraguard remedy --model '{folder}' --store mine"
+    assert (advice in last) == advises
+
+
+def test_an_interruption_is_the_last_line(results, monkeypatch, command, capsys):
+    def execute(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)  # the signal arrives in between
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(run, "execute_notebook", execute)
+    done = command("run", "02", "--model", "m", "--store", "mine")
+    assert done.status == 130
+    assert done.error.splitlines()[-1] == "interrupted; the same command goes on"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_read_from_the_record_is_said_once(results, monkeypatch, capsys):
+    monkeypatch.setattr(run, "_rewrite_links", lambda *_: None)
+    read = []
+
+    def execute(*_):
+        read.append(stores.Store("mine").read_earlier("corpus", "paraguard_mini"))
+
+    monkeypatch.setattr(run, "execute_notebook", execute)
+    run.run_notebooks(["02", "03", "04"], {"model": "m", "store": "mine"})
+    said = capsys.readouterr()
+    assert len(read) == 3
+    assert (said.out + said.err).count("record") == 1
+    assert stores.IS_SAID not in os.environ
+
+
+def test_a_guard_of_ones_own_is_told_on_the_terminal(results):
+    store = stores.Store("mine")
+    table = stores.Store("recorded").read("tables", "table3_guards")
+    own = table[table["axis"] != "model"].head(1).assign(system="mine-1", frr=0.25)
+    store.write("tables", "table3_guards", frame=pd.concat([table, own]), meta={})
+    (line,) = ending._describe_guards(store)
+    assert "mine-1 rejects a share of 0.25" in line
