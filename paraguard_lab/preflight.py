@@ -129,7 +129,9 @@ def _minutes(config: RunSettings, prompts: int, given: Mapping[str, Any]) -> str
     except UserError:  # loading says it
         return ""
     minutes = prompts * _seconds_of_prompt(float(billions)) / 60
-    return f" (about {max(minutes, 1):,.0f} minutes on two processor cores)"
+    if minutes < 1:
+        return " (about a minute on two processor cores)"
+    return f" (about {minutes:,.0f} minutes on two processor cores)"
 
 
 def _count_billions(name: str) -> float:

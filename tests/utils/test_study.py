@@ -1,0 +1,65 @@
+"""What notebook 02 says of a try, and of answers that nobody can read."""
+
+import pandas as pd
+import pytest
+
+from paraguard_utils import stores
+from paraguard_utils.analysis import confusion
+from paraguard_utils.errors import DataError
+from paraguard_utils.labels import labelling, systems
+from paraguard_utils.settings import QuerySettings
+from paraguard_utils.stores import CorpusFiles, Store
+from paraguard_utils.study import QueryStudy
+
+SYSTEM = "smollm2-135m-instruct-q4_1--safety"
+
+
+def open_study(monkeypatch, unread, **given):
+    """Return 02's study of recorded answers under new names; `unread` cannot be read."""
+    named = {"store": "mine", "corpus": "paraguard_mini", "model": "m"}
+    options = {"system_prompts": ["safety"], "twins": ""}
+    study = QueryStudy.open(QuerySettings(**named | options | given))
+    count = len(study.prompts)
+    recorded = CorpusFiles(Store("recorded"), "paraguard_mini")
+    labels = labelling.read_decisions(recorded, SYSTEM).head(count)
+    traces = recorded.read("traces", SYSTEM).set_index("prompt_id")
+    traces = traces.loc[study.prompts["prompt_id"]].reset_index()
+    traces["finish_reason"] = "length"
+    made = {}
+    for name in ("read", "thinking"):
+        label = "unparsed" if name in unread else labels["label"]
+        made[name] = labels.assign(label=label)
+    monkeypatch.setattr(systems, "ask_systems", lambda *_: dict.fromkeys(made, traces))
+    monkeypatch.setattr(systems, "label_systems", lambda *_: made)
+    return study
+
+
+def test_answers_that_nobody_can_read_end_in_one_line(results, monkeypatch):
+    study = open_study(monkeypatch, ["read", "thinking"], limit=60)
+    with pytest.raises(
+        DataError, match=r"none of the 60 answers .*max_new_tokens"
+    ) as told:
+        study.query()
+    assert "60 were cut at 64 tokens" in str(told.value)
+
+
+def test_one_system_that_cannot_be_read_is_named(results, monkeypatch, capsys):
+    study = open_study(monkeypatch, ["thinking"], limit=60)
+    assert list(study.query()) == ["read", "thinking"]
+    assert "answers of thinking can be" in capsys.readouterr().err
+    study = open_study(monkeypatch, [], limit=60)
+    study.query()
+    assert "can be read" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [60, 0])
+def test_a_try_says_that_it_is_one(results, monkeypatch, capsys, limit):
+    study = open_study(monkeypatch, [], limit=limit)
+    shown = study.query()
+    capsys.readouterr()
+    rates = pd.DataFrame([confusion.rate_row(system) for system in shown.values()])
+    study.show_rates(rates, {})
+    said = capsys.readouterr().err
+    assert ("A try: the first 60 of 1,200" in said) == bool(limit)
+    assert "refused (FRR)" in said
+    assert not stores.Store("mine").has("tables", "table1_systems")
