@@ -365,12 +365,32 @@ def reproduce_live() -> None:
         if stores.read_meta(file).get("store") == RECORDED:
             file.unlink()  # what is compared with the record is computed
     resumed = any((live.writes / "traces").rglob("*.parquet"))
-    minutes = run_all(LIVE, list_notebooks(), _parameters_of_reproduction(live))
+    parameters = _parameters_of_reproduction(live)
+    with _take_from_record(LIVE):
+        print("\n".join(_announce_reproduction(parameters)), flush=True)
+        minutes = run_all(LIVE, list_notebooks(), parameters)
     if not resumed:  # a resumed run says nothing about how long the whole takes
         minutes[WHOLE_RUN] = round(sum(minutes.values()), 1)
         frame = pd.DataFrame(sorted(minutes.items()), columns=["notebook", "minutes"])
         live.write("tables", MINUTES_TABLE, frame=frame, meta={})
     _print_reproduction(live)
+
+
+def _announce_reproduction(parameters: Mapping[str, Parameters]) -> list[str]:
+    """Say what a live run queries, and how long the recorded one took."""
+    import papermill
+
+    (notebook,) = list_notebooks("02")
+    defaults = preflight.read_defaults(papermill.inspect_notebook(notebook))
+    config = RunSettings(store=LIVE, corpus=CORPUS)
+    recorded = Store(RECORDED).read("tables", MINUTES_TABLE)
+    took = recorded.set_index("notebook")["minutes"][WHOLE_RUN]
+    return [
+        preflight.describe_queries(config, {"02": defaults | parameters["02"]}),
+        f"05 runs {len(parameters['05']['guards'])} guards on the same prompts, and 07"
+        " and the appendices query what was refused again; the recorded run took"
+        f" {took:.0f} minutes in all, on two cores",
+    ]
 
 
 def _find_models(names: Iterable[str]) -> None:

@@ -443,3 +443,12 @@ def test_a_guard_of_ones_own_is_told_on_the_terminal(results):
     store.write("tables", "table3_guards", frame=pd.concat([table, own]), meta={})
     (line,) = ending._describe_guards(store)
     assert "mine-1 rejects a share of 0.25" in line
+
+
+def test_a_reproduction_says_first_what_it_queries(results):
+    live = stores.Store("live")
+    parameters = run._parameters_of_reproduction(live)
+    first, second = run._announce_reproduction(parameters)
+    # 1,200 prompts under three system prompts, and 1,200 twins under one
+    assert "3,600 harmless and 1,200 harmful prompts" in first
+    assert f"{len(parameters['05']['guards'])} guards" in second and "minutes" in second
