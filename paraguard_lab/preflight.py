@@ -49,8 +49,11 @@ def describe_queries(
         parts.append(_describe_guards(store, config))
     if "07" in parameters:
         remedies = parameters["07"].get("remedies") or []
-        queried = f"the remedies {', '.join(remedies)}" if remedies else "no model anew"
-        parts.append(f"07 queries {queried}")
+        also = f", and applies {', '.join(remedies)}" if remedies else ""
+        parts.append(
+            "07 queries rewordings of what is refused under the safety instruction,"
+            f" which nobody can count before{also}"
+        )
     if not parts:
         return ""
     return f"preflight: {'; '.join(parts)}; what was answered before is not asked again"

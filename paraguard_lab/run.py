@@ -386,10 +386,10 @@ def _announce_reproduction(parameters: Mapping[str, Parameters]) -> list[str]:
     recorded = Store(RECORDED).read("tables", MINUTES_TABLE)
     took = recorded.set_index("notebook")["minutes"][WHOLE_RUN]
     return [
-        preflight.describe_queries(config, {"02": defaults | parameters["02"]}),
+        preflight.describe_queries(config, {"02": defaults | dict(parameters["02"])}),
         f"05 runs {len(parameters['05']['guards'])} guards on the same prompts, and 07"
-        " and the appendices query what was refused again; the recorded run took"
-        f" {took:.0f} minutes in all, on two cores",
+        " queries the model and the guards about rewordings of what they refused; the"
+        f" recorded run took {took:.0f} minutes in all, on two cores",
     ]
 
 

@@ -23,7 +23,7 @@ def test_prompts_twins_guards_and_remedies_are_announced(results):
     # 1,200 prompts of the corpus and 1,200 twins, each under three system prompts
     line = describe()
     assert "3,600 harmless and 3,600 harmful prompts" in line
-    assert "05 has recorded scores of" in line and "07 queries no model anew" in line
+    assert "05 has recorded scores of" in line and "07 queries rewordings" in line
 
 
 def test_fewer_system_prompts_are_fewer_prompts(results):
