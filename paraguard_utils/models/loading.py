@@ -187,8 +187,7 @@ def load_reader(
 
     folder = convert_gguf(source)
     _check_architecture(source, folder)
-    files = [file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)]
-    if not files:
+    if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise ModelError(
             f"model {source.name} has no tokenizer; copy tokenizer.json and"
             " tokenizer_config.json of the model that it was made from into its folder"
