@@ -130,7 +130,7 @@ def run(
     finished = require_checkout().run_notebooks(notebooks or (), given)
     from paraguard_tools.pages import ending
 
-    print("\n".join(ending.describe_run(finished)))
+    print("\n".join(map(show_name, ending.describe_run(finished))))
 
 
 @app.command()
