@@ -19,6 +19,10 @@ class Missing(DataError):
     """A file is not in the store."""
 
 
+class Changed(DataError):
+    """A file is not as it was written."""
+
+
 class ModelError(UserError):
     """A model cannot be found or used."""
 

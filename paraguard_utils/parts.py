@@ -1,6 +1,7 @@
 """Files that grow part by part, so that a killed run loses little."""
 
 import os
+import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,13 +11,15 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from paraguard_utils import paths
-from paraguard_utils.errors import DataError
-from paraguard_utils.stores import read_file, write_atomically
+from paraguard_utils.errors import Changed, DataError
+from paraguard_utils.stores import read_file, read_meta, write_atomically
 
 Shard: TypeAlias = tuple[int, int]
 """(i, n): the i-th of n parts of a work, counted from 1."""
 
 WHOLE: Shard = (1, 1)
+
+_NUMBERED = re.compile(r"part-([0-9]+)\.")  # begins the name of every part
 
 
 class Parts:
@@ -27,7 +30,8 @@ class Parts:
     `kind` has a schema.
 
     The lock, `x.csv.lock`, is held inside a `with` block, which begins by removing what
-    a killed run had half written; if another process holds it, that raises `DataError`.
+    a killed run had half written. If another process holds the lock, or no file can be
+    locked there, or a part has a name that no run gives, that raises `DataError`.
 
     Attributes
     ----------
@@ -67,6 +71,13 @@ class Parts:
                         f"{paths.display_path(self.file)} is being written by another"
                         " process; wait for it or use another store"
                     ) from None
+                except OSError as error:
+                    where = paths.display_path(f"{path}.lock")
+                    raise DataError(
+                        f"{where} cannot be locked ({error.strerror or error}); remove"
+                        " it, or make its folder writable, and run again"
+                    ) from error
+            self._check_names()
             self._locks = locks.pop_all()
         leftovers = list(self.folder.glob(".part-*.tmp"))
         if self.is_whole:
@@ -80,6 +91,15 @@ class Parts:
 
     def __exit__(self, *_: object) -> None:
         self._locks.close()
+
+    def _check_names(self) -> None:
+        """Raise a DataError about a part that no run wrote."""
+        for file in self.files():
+            if not file.is_file() or not _NUMBERED.match(file.name):
+                raise DataError(
+                    f"{paths.display_path(file)} is no part that a run wrote; move it"
+                    " out of that folder"
+                )
 
     def _shard_folders(self) -> list[Path]:
         """Return the folders of the shards whose parts are this run's too."""
@@ -102,11 +122,18 @@ class Parts:
         return frames
 
     def read_if_sound(self, file: Path, kind: str) -> list[pd.DataFrame]:
-        """Read one file, if there; set it aside as `*.corrupt` if it cannot be read."""
+        """Read one file, if there; set it aside as `*.corrupt` if it cannot be read.
+
+        One that can be read but was changed is a DataError, and so is a damaged meta
+        file: making anew what the file holds may take hours, so the user decides.
+        """
         if not file.is_file():
             return []
+        read_meta(file)
         try:
             return [read_file(file, kind)]
+        except Changed:
+            raise
         except DataError as error:
             os.replace(file, file.with_name(f"{file.name}.corrupt"))
             print(
@@ -117,8 +144,8 @@ class Parts:
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write one more part; a number that was set aside is not given again."""
-        names = [file.name.partition(".")[0] for file in self.folder.glob("part-*")]
-        numbers = [int(name.removeprefix("part-")) for name in names]
+        names = [_NUMBERED.match(file.name) for file in self.folder.glob("part-*")]
+        numbers = [int(name[1]) for name in names if name]
         part = self.folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet"
         write_atomically(
             part, lambda file: rows.to_parquet(file, index=False, compression="zstd")

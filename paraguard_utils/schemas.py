@@ -255,8 +255,20 @@ class Table(_Frame):
     """Rows that a notebook shows or records."""
 
 
-def select_prompts(frame: pd.DataFrame, prompts: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame's rows of some prompts, in their order."""
+def select_prompts(
+    frame: pd.DataFrame, prompts: pd.DataFrame, where: str = "what was read"
+) -> pd.DataFrame:
+    """Return a frame's rows of some prompts, in their order.
+
+    Raise DataError about a prompt without a row in the frame; `where` is its file.
+    """
+    is_missing = ~prompts["prompt_id"].isin(frame["prompt_id"])
+    if is_missing.any():
+        first = prompts["prompt_id"][is_missing].iloc[0]
+        raise DataError(
+            f"{where}: prompt {first} has no row, and so {is_missing.sum()} of"
+            f" {len(prompts)} prompts; restore the file, or make it again"
+        )
     return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
 
 

@@ -6,8 +6,12 @@ and its vectors from the recorded store where it has none of its own. Recorded t
 never enter a live store; recorded scores of guards do in a run with a model or a guard
 of the user, on which they do not depend. A `rebuild` of the record reads the pairs,
 scores and tables that its own earlier notebooks wrote.
+
+Beside each file, `<file>.meta.json` says how it was made. It also holds the SHA-256 of
+the file's content, so that a file that was cut or changed later is not read as it is.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -23,7 +27,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from paraguard_utils import __version__, paths
-from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.errors import Changed, DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
 from paraguard_utils.text import show_name
 
@@ -77,6 +81,17 @@ KINDS = {
 
 
 _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
+
+CONTENT = "content_sha256"
+"""Name in a meta file of the SHA-256 of its file (`digest_content`).
+
+A file whose meta file lacks it, as those that earlier versions wrote, is not checked.
+"""
+
+_NEXT_CONTENT = "next_content_sha256"  # while a file is being replaced
+
+_MAPPINGS = ("decoding", "inputs", "learned", "parameters")
+"""Names in meta files whose values are mappings."""
 
 REBUILD_START = "PARAGUARD_REBUILD_START"
 IS_SAID = "PARAGUARD_SAID"  # set if a run has said that it reads the record
@@ -217,7 +232,7 @@ class CorpusFiles(_Files):
 def read_file(path: str | Path, kind: str) -> pd.DataFrame:
     """Read one CSV or Parquet file and check it against its schema, if it has one.
 
-    A file that is missing or wrong is a DataError.
+    A file that is missing or wrong, or changed since it was written, is a DataError.
     """
     path = Path(path)
     if not path.is_file():
@@ -236,13 +251,16 @@ def _read_unchanged(path: Path, kind: str, state: tuple[int, ...]) -> pd.DataFra
         try:
             frame = pd.read_parquet(path)
         except (ValueError, OSError) as error:
-            raise _unreadable(path, error, "restore or remove the file") from error
+            raise _unreadable(path, error, _how_to_restore(path)) from error
     else:
         # A prompt may be the word "null": only empty fields are missing, and text
         # columns stay text.
         types = dict.fromkeys(list_text_columns(kind), str) if known else None
         frame = read_csv(path, dtype=types, na_values=[""])
-    return check_schema(frame, kind, paths.display_path(path)) if known else frame
+    if known:
+        frame = check_schema(frame, kind, paths.display_path(path))
+    check_content(path)
+    return frame
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
@@ -252,6 +270,8 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         return pd.read_csv(io.StringIO(text), keep_default_na=False, **options)
     except (ValueError, OSError) as error:
         remedy = "save the file as comma-separated CSV UTF-8"
+        if meta_path(path).exists():  # we wrote it ourselves
+            remedy = _how_to_restore(path)
         raise _unreadable(path, error, remedy) from error
 
 
@@ -276,30 +296,100 @@ def check_fields(path: Path, fields: pd.Series, fine: pd.Series, problem: str) -
     raise DataError(f"{where}: {fields.iloc[row]!r} {problem}")
 
 
+def digest_content(path: Path) -> str:
+    """Return the SHA-256 of a file's content as 64 hex digits.
+
+    In CSV, the ends of lines count as line feeds: Git may have changed them.
+    """
+    content = path.read_bytes()
+    if path.suffix == ".csv":
+        content = content.replace(b"\r\n", b"\n")
+    return hashlib.sha256(content).hexdigest()
+
+
+def check_content(path: Path) -> None:
+    """Raise Changed if a file is not as `write_file` left it."""
+    # Another process may replace the file, then its meta file, while we look.
+    if _is_as_written(path) or _is_as_written(path):
+        return
+    meta = paths.display_path(meta_path(path))
+    raise Changed(
+        f"{paths.display_path(path)} was cut or changed after it was written: its"
+        f" content is not that of {meta}; {_how_to_restore(path)}, or, if you changed"
+        f' it on purpose, delete the line "{CONTENT}" of {meta}'
+    )
+
+
+def _is_as_written(path: Path) -> bool:
+    meta = read_meta(path)
+    if meta.get(CONTENT) is None:
+        return True
+    return digest_content(path) in (meta[CONTENT], meta.get(_NEXT_CONTENT))
+
+
+def _how_to_restore(path: Path) -> str:
+    """Say how to get a file of a store back, or its meta file."""
+    where = paths.display_path(path)
+    if path.is_relative_to(paths.DATA):
+        return f"restore it (git checkout -- {where})"
+    return f"remove it and run {_find_maker(path)} again with the same store"
+
+
+def _find_maker(path: Path) -> str:
+    """Return the notebook or command that makes a file of a live store."""
+    for kind in KINDS.values():
+        if kind.path.partition("/")[0] in path.parts:
+            return kind.maker
+    return "what made it"
+
+
 def write_file(
     path: str | Path, frame: pd.DataFrame, kind: str, meta: Mapping[str, object]
 ) -> None:
     """Write a frame atomically, and its meta file beside it.
 
-    Floats in CSV have 5 significant digits.
+    Floats in CSV have 5 significant digits. Wherever the process is killed, the file
+    is the old or the new one, and its meta file knows its content.
     """
     path = Path(path)
     if kind in SCHEMAS:
         frame = check_schema(frame, kind, paths.display_path(path))
+    digests = []
 
     def write(part: Path) -> None:
         if path.suffix == ".parquet":
             frame.to_parquet(part, index=False, compression="zstd")
         else:
             frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
+        digests.append(digest_content(part))
+        _announce_content(path, digests[0])
 
     write_atomically(path, write)
-    write_meta(path, meta)
+    facts = {**meta, CONTENT: digests[0]}
+    facts.pop(_NEXT_CONTENT, None)
+    write_meta(path, facts)
+
+
+def _announce_content(path: Path, digest: str) -> None:
+    """Let a file's meta file allow the content that is about to replace the file's."""
+    known = Meta(path)
+    with contextlib.suppress(DataError):  # a damaged meta file is replaced later
+        known = read_meta(path)
+    if known.get(CONTENT) is None:
+        return
+    if path.is_file():
+        current = digest_content(path)
+        if current == known.get(_NEXT_CONTENT):
+            known[CONTENT] = current
+    _write_facts(path, {**known, _NEXT_CONTENT: digest})
 
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
     """Write `<file>.meta.json`, which says how a file was made."""
-    facts = {"package": __version__, **meta}
+    _write_facts(path, {"package": __version__, **meta})
+
+
+def _write_facts(path: str | Path, facts: Mapping[str, object]) -> None:
     text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False)
     write_text(meta_path(path), f"{text}\n")
 
@@ -309,12 +399,48 @@ def meta_path(path: str | Path) -> Path:
     return Path(f"{path}.meta.json")
 
 
-def read_meta(path: str | Path) -> dict[str, Any]:
-    """Return a file's meta data, {} if there is none."""
-    path = meta_path(path)
-    if not path.is_file():
-        return {}
-    return json.loads(path.read_text(encoding="utf-8"))
+class Meta(dict[str, Any]):
+    """What a meta file says; a value that it lacks is a DataError, which names it."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(facts or {})
+        self.path = path  # of the file that it is about
+
+    def __missing__(self, name: str) -> Any:
+        where = meta_path(self.path)
+        problem = f"has no {name!r}" if where.is_file() else "is missing"
+        raise _damaged_meta(self.path, problem)
+
+
+def read_meta(path: str | Path) -> Meta:
+    """Return a file's meta data, empty if there is none.
+
+    Raise DataError if the meta file is damaged.
+    """
+    path = Path(path)
+    file = meta_path(path)
+    if not file.exists():
+        return Meta(path)
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(getattr(error, "strerror", None) or "it is no JSON in UTF-8")
+        raise _damaged_meta(path, f"cannot be read ({reason})") from error
+    if not isinstance(facts, dict):
+        raise _damaged_meta(path, "is no JSON object")
+    for name in _MAPPINGS:
+        if not isinstance(facts.get(name, {}), dict):
+            raise _damaged_meta(path, f"has a {name!r} that is no JSON object")
+        if name in facts:
+            facts[name] = Meta(path, facts[name])
+    return Meta(path, facts)
+
+
+def _damaged_meta(path: Path, problem: str) -> DataError:
+    """Return what to say of a meta file that cannot be used, and the remedy."""
+    file = meta_path(path)
+    remedy = _how_to_restore(file)
+    return DataError(f"{paths.display_path(file)} {problem}; {remedy}")
 
 
 def write_atomically(path: Path, produce: Callable[[Path], object]) -> None:

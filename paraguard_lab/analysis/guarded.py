@@ -321,13 +321,15 @@ def read_guards(files: CorpusFiles, systems: Iterable[System]) -> dict[str, Syst
         if reference is None or not _score_alike(reference.scoring, scoring):
             continue
         labels = files.read("labels", name)
+        of_labels = paths.display_path(files.path("labels", name))
         same_corpus = inputs["corpus"] == stores.frame_hash(files.prompts)
         if not same_corpus or inputs["labels"] != labelling.hash_labels(labels):
             raise DataError(
                 f"{paths.display_path(path)}: scores of another corpus or other"
                 " decisions; run 05_guard_comparison again"
             )
-        guard = reference.with_labels(select_prompts(labels, files.prompts), name)
+        labels = select_prompts(labels, files.prompts, of_labels)
+        guard = reference.with_labels(labels, name)
         guards[name] = replace(
             guard, pairs=files.read("pairs", name), scores=files.read("scores", name)
         )

@@ -64,6 +64,7 @@ class RemediedQueries:
         """
         base = self.base
         files = base.files(corpus_name, self.remedy)
+        where = paths.display_path(files.path("labels", base.name))
         problem = self.find_problem(files, texts)
         if problem and not base.store.recorded and texts is not None:
             keeps = self.keep_numbers and corpus_name in base.corpora
@@ -79,11 +80,10 @@ class RemediedQueries:
         elif problem:
             # If the file is missing, the error of reading it says what to run.
             files.read("labels", base.name)
-            path = paths.display_path(files.path("labels", base.name))
-            raise DataError(f"{path}: {problem}; run 07_remedies with a live store")
+            raise DataError(f"{where}: {problem}; run 07_remedies with a live store")
         labels = labelling.read_labels(files, base.name)
         if texts is not None:
-            labels = select_prompts(labels, texts)
+            labels = select_prompts(labels, texts, where)
         return labels.assign(queries=1)
 
     def find_problem(self, files: CorpusFiles, texts: Corpus | None) -> str:

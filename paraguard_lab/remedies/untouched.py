@@ -11,6 +11,7 @@ from typing import Self
 from paraguard_lab import served
 from paraguard_lab.remedies.splits import Split
 from paraguard_lab.settings import RemedySettings, name_remedied
+from paraguard_utils import paths
 from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import loading, prompting, trace_store
@@ -76,9 +77,11 @@ class UntouchedSystem:
 
         The column `queries` is 1.
         """
-        labels = labelling.read_labels(self.files(corpus_name), self.name)
+        files = self.files(corpus_name)
+        labels = labelling.read_labels(files, self.name)
         if prompts is not None:
-            labels = select_prompts(labels, prompts)
+            where = paths.display_path(files.path("labels", self.name))
+            labels = select_prompts(labels, prompts, where)
         return labels.assign(queries=1)
 
     def traces(

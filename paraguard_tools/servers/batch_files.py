@@ -142,17 +142,32 @@ class BatchFiles(ServedModel):
                 if not line.strip():
                     continue
                 try:
-                    result = json.loads(line)
-                    key = result["custom_id"]
-                    _status(result)
-                except (ValueError, LookupError, TypeError, AttributeError):
+                    result = _parse_result(line)
+                except _NO_RESULT:
                     raise DataError(
                         f"{paths.display_path(file)}: line {number} is no result of a"
                         " batch; keep other files elsewhere"
                     ) from None
+                key = result["custom_id"]
                 if key not in results or _status(results[key]) != 200:
                     results[key] = result
         return results
+
+
+_NO_RESULT = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),  # too deep; a status that is infinite
+)
+"""What comes of reading a line that is no result."""
+
+
+def _parse_result(line: bytes) -> dict[str, Any]:
+    """Return the result in a line; anything else raises one of `_NO_RESULT`."""
+    result: dict[str, Any] = json.loads(line)
+    if not isinstance(result["custom_id"], str):
+        raise TypeError("a key is a text")
+    _status(result)
+    return result
 
 
 def _status(result: Mapping[str, Any]) -> int:

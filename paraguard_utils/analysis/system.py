@@ -101,7 +101,7 @@ class System:
         those of the prompts unless others are given.
         """
         if "prompt_id" in labels and "prompt_id" in prompts:
-            labels = select_prompts(labels, prompts)
+            labels = select_prompts(labels, prompts, f"labels of {name}")
         if clusters is None:
             clusters = ClusterBootstrap(prompts["cluster_id"])
         return cls(name, prompts, labels, clusters)

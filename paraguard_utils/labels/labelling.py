@@ -177,13 +177,14 @@ def read_matching_labels(
     """
     labels = read_labels(files, system, labeller)
     path = files.path(find_kind(labeller), system)
-    inputs = stores.read_meta(path).get("inputs", {})
+    where = paths.display_path(path)
+    inputs = stores.read_meta(path)["inputs"]
     if inputs.get("traces") != hash_answers(traces):
         raise DataError(
-            f"{paths.display_path(path)}: labels of other answers than the traces hold;"
+            f"{where}: labels of other answers than the traces hold;"
             " make both again in a live store (02_querying; a judge's: A0_asked_again)"
         )
-    labels = select_prompts(labels, traces)
+    labels = select_prompts(labels, traces, where)
     if labeller == "judge":  # its file holds the judge's replies instead
         answers = traces["response"].map(replace_control, na_action="ignore")
         labels["response"] = answers.to_numpy()

@@ -190,7 +190,21 @@ def test_an_odd_result_is_a_row(results, tmp_path, body):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"id": 1}', "null", '{"custom_id": "x", "response": "no"}']
+    "line",
+    [
+        "{",
+        "[]",
+        '{"id": 1}',
+        "null",
+        '{"custom_id": "x", "response": "no"}',
+        '{"custom_id": ["x"]}',
+        '{"custom_id": {"x": 1}}',
+        '{"custom_id": null}',
+        '{"custom_id": "x", "response": {"status_code": Infinity}}',
+        '{"custom_id": "x", "response": {"status_code": [200]}}',
+        '{"custom_id": "x", "response": ' + "[" * 100_000,
+    ],
+    ids=lambda line: line[:60],
 )
 def test_a_file_that_is_none_is_named(results, tmp_path, line):
     put(tmp_path, "a.jsonl", [])

@@ -1,13 +1,17 @@
+import contextlib
 import errno
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from asking import Killed
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paraguard_utils import paths, registry, stores
-from paraguard_utils.errors import DataError, Missing
+from paraguard_utils import __version__, paths, registry, stores
+from paraguard_utils.errors import Changed, DataError, Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.parts import Parts
@@ -179,6 +183,168 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     ]
 
 
+@pytest.fixture
+def table(results):
+    """A table of six rows in a live store."""
+    rows = pd.DataFrame({"system": list("abcdef"), "dr": [i / 10 for i in range(6)]})
+    return stores.Store("mine").write("tables", "t", frame=rows, meta={"inputs": {}})
+
+
+def rows_of(path):
+    stores.check_content(path)  # what was read before is not looked at again
+    return len(stores.read_file(path, "tables"))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "cannot be read"),
+        (b'{"inputs": {"corp', "cannot be read"),
+        ("{'caf\xe9'}".encode("latin-1"), "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b"[1, 2]", "is no JSON object"),
+        (b"7", "is no JSON object"),
+        (b"null", "is no JSON object"),
+        (b'{"inputs": [1]}', "has a 'inputs' that is no JSON object"),
+    ],
+)
+def test_a_damaged_meta_file_is_one_line_with_a_remedy(table, content, problem):
+    stores.meta_path(table).write_bytes(content)
+    for read in (stores.read_meta, rows_of):
+        with pytest.raises(DataError) as caught:
+            read(table)
+        line = str(caught.value)
+        assert f"tables/t.csv.meta.json {problem}" in line and "\n" not in line
+        assert "remove it and run the notebook of that table" in line
+    stores.write_file(table, pd.DataFrame({"a": [1]}), "tables", {})
+    assert rows_of(table) == 1, "what is written anew replaces it"
+
+
+def test_a_meta_file_that_is_a_folder_or_lacks_a_value_is_named(table):
+    with pytest.raises(DataError, match=r"t\.csv\.meta\.json has no 'parameters'"):
+        stores.read_meta(table)["parameters"]
+    with pytest.raises(DataError, match=r"t\.csv\.meta\.json has no 'labels'"):
+        stores.read_meta(table)["inputs"]["labels"]
+    stores.meta_path(table).unlink()
+    assert stores.read_meta(table) == {}
+    with pytest.raises(DataError, match=r"t\.csv\.meta\.json is missing"):
+        stores.read_meta(table)["inputs"]
+    stores.meta_path(table).mkdir()
+    with pytest.raises(DataError, match=r"t\.csv\.meta\.json cannot be read"):
+        stores.read_meta(table)
+
+
+def changed(text):
+    return text.replace("0.3", "0.9", 1)
+
+
+def cut(text):
+    return "".join(text.splitlines(keepends=True)[:4])
+
+
+def without_a_column(text):
+    return "".join(f"{line.partition(',')[0]}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize("damage", [changed, cut, without_a_column])
+def test_a_table_that_was_changed_by_hand_is_named_until_its_digest_is_deleted(
+    table, damage
+):
+    before = table.read_text()
+    table.write_text(damage(before))
+    with pytest.raises(Changed) as caught:
+        rows_of(table)
+    line = str(caught.value)
+    assert "mine/tables/t.csv was cut or changed" in line and "\n" not in line
+    assert f'delete the line "{stores.CONTENT}"' in line and "t.csv.meta.json" in line
+    meta = stores.meta_path(table)
+    lines = meta.read_text().splitlines(keepends=True)
+    meta.write_text("".join(line for line in lines if stores.CONTENT not in line))
+    assert rows_of(table) == len(damage(before).splitlines()) - 1
+
+
+def test_what_git_does_to_line_ends_and_what_has_no_digest_is_no_change(table):
+    text = table.read_bytes()
+    table.write_bytes(text.replace(b"\n", b"\r\n"))
+    assert rows_of(table) == 6
+    table.write_bytes(text.replace(b"0.3", b"0.9"))
+    stores.write_meta(table, {"inputs": {}})  # as an earlier version did
+    assert rows_of(table) == 6
+    stores.meta_path(table).unlink()
+    assert rows_of(table) == 6
+
+
+@pytest.mark.parametrize("second", range(4))
+@pytest.mark.parametrize("first", range(4))
+def test_two_writes_killed_at_any_step_leave_a_file_that_is_read(
+    table, monkeypatch, first, second
+):
+    """Three moves: a meta file that allows both contents, the file, the meta file."""
+    real = Path.replace
+
+    def write(rows, moves):
+        left = iter(range(moves))
+
+        def replace(self, target):
+            if next(left, None) is None:
+                raise Killed
+            return real(self, target)
+
+        frame = pd.DataFrame({"a": range(rows)})
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            patch.setattr(Path, "replace", replace)
+            stores.write_file(table, frame, "tables", {"inputs": {}})
+
+    write(2, first)
+    assert rows_of(table) == (2 if first > 1 else 6)
+    write(3, second)
+    assert rows_of(table) == (3 if second > 1 else 2 if first > 1 else 6)
+    write(4, 3)
+    assert rows_of(table) == 4
+    meta = stores.read_meta(table)
+    assert meta == {
+        "package": __version__,
+        "inputs": {},
+        stores.CONTENT: stores.digest_content(table),
+    }
+
+
+def test_a_reader_beside_a_writer_looks_again(table, monkeypatch):
+    real = stores.digest_content
+    seen = iter(["that of the file before", real(table)])
+    monkeypatch.setattr(stores, "digest_content", lambda path: next(seen))
+    assert len(stores.read_file(table, "tables")) == 6
+
+
+def test_every_recorded_file_is_as_its_meta_file_says():
+    files = [
+        path
+        for end in ("csv", "parquet")
+        for path in paths.DATA.rglob(f"*.{end}")
+        if stores.meta_path(path).is_file()
+    ]
+    assert len(files) > 500
+    for path in files:
+        assert stores.CONTENT in stores.read_meta(path), path
+        stores.check_content(path)
+
+
+def test_a_recorded_file_is_restored_from_git(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    path = tmp_path / "labels" / "c" / "s.csv"
+    stores.write_file(path, pd.DataFrame({"a": [1, 2]}), "any", {})
+    path.write_text("a\n1\n")
+    with pytest.raises(Changed, match=r"git checkout -- labels/c/s\.csv\)"):
+        stores.read_file(path, "any")
+    path.write_text("")
+    with pytest.raises(DataError, match=r"git checkout -- labels/c/s\.csv\)"):
+        stores.read_file(path, "any")
+    stores.meta_path(path).write_text("{")
+    with pytest.raises(DataError, match=r"git checkout -- labels/c/s\.csv\.meta"):
+        stores.read_meta(path)
+
+
 def add(parts, *numbers):
     for number in numbers:
         parts.add(pd.DataFrame({"number": [number]}))
@@ -257,6 +423,51 @@ def test_one_process_writes_at_a_time_and_what_a_killed_one_left_half_written_is
         assert not any(leftover.exists() for leftover in leftovers) and read(parts) == [
             [1]
         ]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_lock_that_cannot_be_held_is_named(tmp_path, kind):
+    lock = tmp_path / "x.csv.lock"
+    if kind == "folder":
+        lock.mkdir()
+    else:
+        lock.symlink_to(tmp_path / "nowhere" / "else")
+    with (
+        pytest.raises(DataError, match=r"x\.csv\.lock cannot be locked \(.*remove it"),
+        Parts(tmp_path / "x.csv", "tables"),
+    ):
+        pass
+
+
+def test_a_part_that_no_run_wrote_is_named_and_nothing_is_locked(tmp_path):
+    parts = Parts(tmp_path / "x.csv", "tables")
+    parts.folder.mkdir()
+    for odd in ("part-abc.parquet", "part-.parquet", "part-000001 (copy).parquet"):
+        file = parts.folder / odd
+        file.write_bytes(b"")
+        with pytest.raises(DataError, match=f"{re.escape(odd)} .*move it out"), parts:
+            pass
+        file.unlink()
+    (parts.folder / "part-000007.parquet").mkdir()
+    with pytest.raises(DataError, match=r"part-000007\.parquet is no part"), parts:
+        pass
+    (parts.folder / "part-000007.parquet").rmdir()
+    (parts.folder / "part-old.txt").write_text("notes")
+    with parts:
+        add(parts, 1)
+        assert read(parts) == [[1]]
+
+
+def test_what_was_changed_by_hand_is_not_set_aside_but_named(tmp_path):
+    path = tmp_path / "x.csv"
+    stores.write_file(path, pd.DataFrame({"number": [1, 2]}), "tables", {})
+    path.write_text("number\n1\n")
+    with Parts(path, "tables") as parts, pytest.raises(Changed):
+        parts.read(path)
+    stores.meta_path(path).write_text("{")
+    with Parts(path, "tables") as parts, pytest.raises(DataError, match=r"meta\.json"):
+        parts.read(path)
+    assert path.is_file() and not list(tmp_path.glob("*.corrupt"))
 
 
 def test_the_list_of_systems_is_read_once_for_each_folder(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from paraguard_lab.remedies import first_token
 from paraguard_lab.remedies.asking import RemediedModel
 from paraguard_lab.remedies.contract import RemediedSystem, Remedy, UntouchedSystem
 from paraguard_lab.remedies.splits import Split, Splits
+from paraguard_utils import paths
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.models.local import Batch, LocalBackend
 from paraguard_utils.models.prompting import PromptContext, Workload
@@ -232,7 +233,9 @@ def check_simulation(base: UntouchedSystem, folds: Sequence[Splits]) -> Table:
             files = on_fold.files(corpus_name, "self-cd")
             if not files.has("traces", base.name):
                 continue
-            traces = select_prompts(files.read("traces", base.name), prompts)
+            where = paths.display_path(files.path("traces", base.name))
+            traces = files.read("traces", base.name)
+            traces = select_prompts(traces, prompts, where)
             learned = read_meta(files.path("labels", base.name))["learned"]
             simulated = _simulate(base, corpus_name, prompts, learned["alpha"])
             ids = prompts["cluster_id"]
