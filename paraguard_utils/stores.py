@@ -94,9 +94,10 @@ _MAPPINGS = ("decoding", "inputs", "learned", "parameters")
 """Names in meta files whose values are mappings."""
 
 REBUILD_START = "PARAGUARD_REBUILD_START"
-IS_SAID = "PARAGUARD_SAID"  # set if a run has said that it reads the record
 """Environment variable of a rebuild and its kernels: when it began, in nanoseconds by
 the clock of the file system."""
+
+IS_SAID = "PARAGUARD_SAID"  # set if a run has said that it reads the record
 
 
 def _is_of_this_rebuild(path: Path) -> bool:

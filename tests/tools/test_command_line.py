@@ -1,12 +1,14 @@
 """The command line: every command says how it is used."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
 
 from paraguard_tools import __main__
-from paraguard_utils import paths, settings
+from paraguard_utils import __version__, paths, settings
 from paraguard_utils.corpus import risk
 
 
@@ -57,6 +59,8 @@ def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
         (["audit", "--nope"], "No such option: --nope"),
         (["audit", "--fail-above", "x"], "Invalid value for '--fail-above'"),
         (["nosuch"], "No such command 'nosuch'"),
+        (["adit"], "No such command 'adit'; did you mean 'audit'?"),
+        (["rnu"], "No such command 'rnu'; did you mean 'run'?"),
         (["corpus", "nosuch"], "No such command 'nosuch'"),
     ],
 )
@@ -91,3 +95,59 @@ def test_a_name_in_an_error_is_one_visible_line(command, words):
     assert done.status != 0
     line = done.error.rstrip("\n")
     assert line.isprintable() and not line.startswith("::") and "error::y" in line
+
+
+def test_the_version_is_printed(command):
+    done = command("--version")
+    assert done.printed == f"paraguard {__version__}\n" and not done.status
+
+
+def test_the_help_names_every_command_by_whom_it_is_for(command):
+    named = [
+        *__main__.YOUR_LOG,
+        *(n for names in __main__.STUDY.values() for n in names),
+    ]
+    click = typer.main.get_command(__main__.app)
+    assert sorted(named) == sorted(click.commands)
+    printed = " ".join(command("--help").printed.split())
+    assert "Your own log: audit, label, threshold" in printed
+    assert "A study of your model: run, remedy" in printed
+
+
+WITHOUT_STUDY = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "yaml":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="yaml")
+
+sys.meta_path.insert(0, Missing())
+from paraguard_tools.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["adit"], ["did you mean 'audit'?"]),
+        (["rnu"], ["did you mean 'run'?"]),
+        (["nosuch"], ["No such command 'nosuch'"]),
+        (["run", "--help"], ["package yaml", "in a clone", "make setup"]),
+        (["corpus", "build"], ["package yaml", "in a clone", "make setup"]),
+        (["--help"], ["A study of your model (in a clone", "make setup): run,"]),
+    ],
+    ids=" ".join,
+)
+def test_without_the_studys_packages_its_commands_are_still_known(words, lines):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_STUDY, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    text = " ".join((done.stdout + done.stderr).split())
+    assert all(line in text for line in lines), text
+    assert words == ["--help"] or (done.returncode == 2 and len(text) < 200)
+    assert ("yaml" in text) == ("package yaml" in lines)
