@@ -72,9 +72,6 @@ def list_by_reader() -> str:
     return "\n\n".join(lines)
 
 
-app.info.epilog = list_by_reader()
-
-
 def explain_usage(error: Exception) -> str:
     """Return one line about a wrong command line."""
     words = " ".join(error.format_message().split())  # type: ignore[attr-defined]
@@ -102,6 +99,7 @@ def main() -> None:
     Errors are whatever its user did wrong, or the system refuses. Names in them cannot
     begin a line, or change how a terminal shows it.
     """
+    app.info.epilog = list_by_reader()
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:

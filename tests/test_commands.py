@@ -166,13 +166,11 @@ def clone(tmp_path_factory, tiny_folder):
     candidates[candidates["seed_id"].isin(seeds["seed_id"])].to_csv(
         root / "data/candidates/paraguard_mini.csv", index=False
     )
-    corpus = stores.read_file(root / "data/corpus/paraguard_mini.csv", "corpus")
-    corpus[corpus["cluster_id"].isin(seeds["seed_id"])].to_csv(
-        root / "data/corpus/paraguard_mini.csv", index=False
-    )
-    twins = stores.read_file(root / "data/corpus/paraguard_twins.csv", "corpus")
-    own = unsafe.benign_cluster_of(twins["cluster_id"]).isin(seeds["seed_id"])
-    twins[own].to_csv(root / "data/corpus/paraguard_twins.csv", index=False)
+    for name in ("paraguard_mini", "paraguard_twins"):
+        path = root / f"data/corpus/{name}.csv"
+        corpus = stores.read_file(path, "corpus")
+        own = unsafe.benign_cluster_of(corpus["cluster_id"]).isin(seeds["seed_id"])
+        stores.write_file(path, corpus[own], "corpus", stores.read_meta(path))
     listed = pd.read_csv(root / "data/systems.csv", keep_default_na=False)
     chat = listed[listed["default"].eq("yes")].assign(model=str(tiny_folder))
     name = loading.resolve_model(str(tiny_folder)).name

@@ -23,7 +23,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NAME = PROJECT["project"]["name"]
 
 TOOLS = ("hypothesis", "pytest")
-RECORD_TOOLS = ("beautifulsoup4", "krippendorff", "markdown-it-py", "nbval")
+RECORD_TOOLS = (
+    *("beautifulsoup4", "krippendorff", "markdown-it-py"),
+    *("nbval", "pytest-httpserver"),
+)
 
 CORE_TESTS = (
     "tests/tools/test_core.py",
@@ -36,6 +39,8 @@ RECORD_TESTS = (
     "tests/utils",
     "tests/tools/test_command_line.py",
     "tests/tools/test_label_command.py",
+    # Answers are labelled with a sentence encoder, which needs torch.
+    "--deselect=tests/tools/test_label_command.py::test_command_line",
     "tests/tools/test_logs.py",
     "tests/tools/test_thresholds.py",
 )

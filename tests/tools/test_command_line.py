@@ -56,18 +56,18 @@ def test_the_risk_scorer_of_the_settings_is_the_frozen_one():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["audit", "--nope"], "No such option: --nope"),
+        (["audit", "--nope"], "No such option.*--nope"),
         (["audit", "--fail-above", "x"], "Invalid value for '--fail-above'"),
         (["nosuch"], "No such command 'nosuch'"),
-        (["adit"], "No such command 'adit'; did you mean 'audit'?"),
-        (["rnu"], "No such command 'rnu'; did you mean 'run'?"),
+        (["adit"], r"No such command 'adit'; did you mean 'audit'\?"),
+        (["rnu"], r"No such command 'rnu'; did you mean 'run'\?"),
         (["corpus", "nosuch"], "No such command 'nosuch'"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(command, words, line):
     done = command(*words)
     assert (
-        done.status == 2 and done.error.startswith(line) and done.error.count("\n") == 1
+        done.status == 2 and re.match(line, done.error) and done.error.count("\n") == 1
     )
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from test_corpus import needs_encoder
 
 from paraguard_utils import paths, schemas, settings, stores
+from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, labelling, refusals, substance, systems
-from paraguard_utils.models import encoder
+from paraguard_utils.models import encoder, trace_store
 
 
 def nothing(texts):
@@ -239,3 +240,32 @@ def test_repetition_and_echo_by_hand():
     assert substance.repeated_share(list("abc")) == 0
     # b and d stand in the request in this order
     assert substance.echoed_share(list("xbyd"), list("abcd")) == 0.5
+
+
+def test_labels_without_a_row_or_a_meta_file_are_named(results):
+    files = stores.CorpusFiles(stores.Store("mine"), "c")
+    traces = pd.DataFrame(
+        {"prompt_id": ["c-0", "c-1", "c-2"], "key": "k", "response": ["x", "y", "z"]}
+    )
+    labels = pd.DataFrame(
+        {
+            "prompt_id": traces["prompt_id"],
+            "labeller": labelling.LABELLER,
+            "label": "accept",
+            "kind": None,
+            "rule": "no_cue",
+            "response": traces["response"],
+            "p_refusal": 0.1,
+            "answer": "on_topic",
+        }
+    )
+    meta = {"inputs": {"traces": trace_store.hash_answers(traces)}}
+    path = files.write("labels", "m", frame=labels, meta=meta)
+    read = labelling.read_matching_labels(files, "m", traces)
+    assert read["prompt_id"].tolist() == ["c-0", "c-1", "c-2"]
+    files.write("labels", "m", frame=labels.drop(index=[1]), meta=meta)
+    with pytest.raises(DataError, match=r"c/m\.csv: prompt c-1 has no row.*1 of 3"):
+        labelling.read_matching_labels(files, "m", traces)
+    stores.meta_path(path).unlink()
+    with pytest.raises(DataError, match=r"m\.csv\.meta\.json is missing; .*02_query"):
+        labelling.read_matching_labels(files, "m", traces)

@@ -19,6 +19,21 @@ def test_what_was_asked_is_not_asked_again(results, prompts, tiny_model, monkeyp
     )
 
 
+def test_a_damaged_meta_file_costs_no_answers(
+    results, prompts, tiny_model, monkeypatch
+):
+    first = ask(prompts, tiny_model)
+    monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked again"))
+    system = prompting.make_system_name(tiny_model.name, "safety")
+    meta = stores.meta_path(mine().path("traces", system))
+    meta.write_text('{"decoding": ')
+    with pytest.raises(DataError, match=r"meta\.json cannot be read.*remove it"):
+        ask(prompts, tiny_model)
+    meta.unlink()  # as the line says
+    same(first, ask(prompts, tiny_model))
+    same(first, trace_store.read_traces(mine(), system, prompts))
+
+
 def test_a_changed_prompt_or_system_prompt_is_asked_again(
     results, prompts, tiny_model, monkeypatch
 ):
