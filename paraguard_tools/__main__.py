@@ -1,5 +1,6 @@
 """The command line: `paraguard`, or `python -m paraguard_tools`."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -80,7 +81,7 @@ def explain_usage(error: Exception) -> str:
     is_first = context is None or context.parent is None
     if words.startswith("No such command") and is_first:
         # By version, the library itself asks what was meant.
-        words = words.partition(" Did you")[0].rstrip(".")
+        words = re.split(r"\.? \(?Did you mean", words)[0].rstrip(".")
         name = words.split("'")[1]
         study = [name for names in STUDY.values() for name in names]
         if NEEDED and name in study:

@@ -297,13 +297,14 @@ def check_fields(path: Path, fields: pd.Series, fine: pd.Series, problem: str) -
     raise DataError(f"{where}: {fields.iloc[row]!r} {problem}")
 
 
-def digest_content(path: Path) -> str:
+def digest_content(path: Path, suffix: str = "") -> str:
     """Return the SHA-256 of a file's content as 64 hex digits.
 
-    In CSV, the ends of lines count as line feeds: Git may have changed them.
+    In CSV, the ends of lines count as line feeds: Git may have changed them. `suffix`
+    says what the file holds if its own does not.
     """
     content = path.read_bytes()
-    if path.suffix == ".csv":
+    if (suffix or path.suffix) == ".csv":
         content = content.replace(b"\r\n", b"\n")
     return hashlib.sha256(content).hexdigest()
 
@@ -338,8 +339,11 @@ def _how_to_restore(path: Path) -> str:
 
 def _find_maker(path: Path) -> str:
     """Return the notebook or command that makes a file of a live store."""
+    folders: tuple[str, ...] = ()
+    if path.is_relative_to(paths.RESULTS):
+        folders = path.relative_to(paths.RESULTS).parts[1:2]
     for kind in KINDS.values():
-        if kind.path.partition("/")[0] in path.parts:
+        if kind.path.partition("/")[0] in folders:
             return kind.maker
     return "what made it"
 
@@ -362,7 +366,7 @@ def write_file(
             frame.to_parquet(part, index=False, compression="zstd")
         else:
             frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
-        digests.append(digest_content(part))
+        digests.append(digest_content(part, path.suffix))
         _announce_content(path, digests[0])
 
     write_atomically(path, write)

@@ -274,6 +274,12 @@ def test_what_git_does_to_line_ends_and_what_has_no_digest_is_no_change(table):
     assert rows_of(table) == 6
 
 
+def test_a_text_with_two_line_ends_is_as_it_was_written(table):
+    frame = pd.DataFrame({"text": ["one\r\ntwo", "three\rfour", "five\nsix"]})
+    stores.write_file(table, frame, "tables", {})
+    assert rows_of(table) == 3
+
+
 @pytest.mark.parametrize("second", range(4))
 @pytest.mark.parametrize("first", range(4))
 def test_two_writes_killed_at_any_step_leave_a_file_that_is_read(
