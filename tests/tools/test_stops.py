@@ -16,18 +16,29 @@ from paraguard_utils import paths
 from paraguard_utils.labels import refusals
 
 ROWS = pd.read_csv(stops.STOPS_FILE, keep_default_na=False)
-BODIES = ROWS[ROWS["field"] != stops.TEXT_FIELD].to_dict("records")
+IN_WORDS = [stops.TEXT_FIELD, stops.MESSAGE_FIELD, stops.LINE_FIELD]
+BODIES = ROWS[~ROWS["field"].isin(IN_WORDS)].to_dict("records")
+MESSAGES = ROWS[ROWS["field"] == stops.MESSAGE_FIELD].to_dict("records")
 WORDS = ROWS[ROWS["field"] == stops.TEXT_FIELD].to_dict("records")
-LISTS = {"choices", "candidates", "output", "content", "safetyRatings"}
+LISTS = {
+    "choices",
+    "candidates",
+    "output",
+    "content",
+    "safetyRatings",
+    "safety_ratings",
+    "results",
+    "generations",
+}
 
 
 def body_of(row):
     """Make a body of the row's shape, with a category if the provider has one."""
-    said = "SAFETY" if row["value"] == stops.ANY_VALUE else row["value"]
+    said = row["value"].replace(stops.ANY_VALUE, "SAFETY")
     body = built(row["field"].split("."), said)
     if row["category"]:
-        about = {"stop_details.category": "violence"}.get(row["category"])
-        if "Ratings" in row["category"]:
+        about = "violence" if row["category"].endswith(("category", "reasons")) else None
+        if "atings" in row["category"]:
             about = [
                 {"category": "HARM_CATEGORY_VIOLENCE", "blocked": True},
                 {"category": "HARM_CATEGORY_HATE_SPEECH"},
