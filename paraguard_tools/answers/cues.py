@@ -24,7 +24,7 @@ _RAW_CHARS = 640
 _CUE_CHARS = 320  # characters of a normalised opening that cues read
 _DENSE_CHARS = 160  # of Chinese, Japanese and Korean, which say more with one
 _DENSE = frozenset({"zh", "ja", "ko"})
-_LATIN = frozenset({"de", "es", "fr", "it", "pt", "nl", "fi"})
+LATIN_LANGUAGES = ("de", "es", "fr", "it", "pt", "nl", "fi")
 
 _STEPS = (
     ("[\u2018\u2019\u201b\u02bc\u00b4`\u2032\uff07]", "'"),
@@ -135,7 +135,7 @@ def normalize_opening(text: str, language: str) -> str:
 
 def _fold(opening: str, language: str) -> str:
     """Write the letters of a language in one way."""
-    if language in _LATIN:
+    if language in LATIN_LANGUAGES:
         marks = unicodedata.normalize("NFD", opening)
         plain = "".join(mark for mark in marks if not unicodedata.combining(mark))
         return plain.translate(_LETTERS)

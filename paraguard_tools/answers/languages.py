@@ -5,6 +5,7 @@ only what they leave open. English is what nothing speaks against: code, names, 
 and lists have no language.
 """
 
+import html
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -147,6 +148,8 @@ def find_language(text: str) -> str:
     'fr'
     """
     sample = text[:_SAMPLE_CHARS]
+    if "&" in sample:
+        sample = html.unescape(sample)
     if sample.isascii() and _is_plainly_english(sample):
         return ENGLISH
     opening = find_opening(sample)
@@ -158,6 +161,20 @@ def find_language(text: str) -> str:
 def _is_plainly_english(sample: str) -> bool:
     words = _WORD.findall(sample[:160].lower())[:_QUICK_WORDS]
     return sum(word in _WORDS_OF[ENGLISH] for word in words) >= 3
+
+
+def has_english_words(text: str) -> bool:
+    """Return whether the opening of a text has a word that hardly another language has.
+
+    Text without any accented letter and without a frequent word of another language
+    counts as English too.
+    """
+    opening = find_opening(text[:_SAMPLE_CHARS]).text
+    words = {word.lower() for word in _WORD.findall(opening.replace("\u2019", "'"))}
+    if words & _WORDS_OF[ENGLISH]:
+        return True
+    others = frozenset.union(*(_WORDS_OF[name] for name in _WORDS_OF if name != ENGLISH))
+    return not _ACCENTED.search(opening) and not words & (others - _WEAK_ENGLISH)
 
 
 def find_opening(sample: str) -> Opening:
@@ -218,10 +235,10 @@ def _find_in_script(opening: Opening) -> str:
 def _find_latin(opening: str) -> str:
     words = _WORD.findall(opening.replace("\u2019", "'"))
     lowered = [word.lower() for word in words]
-    english = sum(word in _WORDS_OF[ENGLISH] for word in lowered)
-    weak = sum(word in _WEAK_ENGLISH for word in lowered)
+    english = len(_WORDS_OF[ENGLISH].intersection(lowered))
+    weak = len(_WEAK_ENGLISH.intersection(lowered))
     others = {
-        language: sum(word in of_it for word in lowered)
+        language: len(of_it.intersection(lowered))
         for language, of_it in _WORDS_OF.items()
         if language != ENGLISH
     }

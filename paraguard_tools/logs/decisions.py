@@ -42,7 +42,7 @@ HARMFUL_WORDS = YES_NO | read_words(
 
 _DEFAULTS = {"system": ONLY_SYSTEM, "harmful": False, "category": "", "text": ""}
 _TOLD = ("decision", "cluster", "system", "harmful", "annotation")
-_ANSWERED = ("answer", "finish_reason", "text")
+_ANSWERED = ("answer", "finish_reason", "text", "system")
 _KEPT = ("system", "cluster", "harmful", "label", "category", "annotation", "text")
 
 
@@ -220,19 +220,23 @@ def label_refusals(
     finish_reasons: Sequence[object] | None = None,
     requests: Sequence[object] | None = None,
     labeller: str = "",
+    phrases: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Label n answers as accept, reject, blocked or unparsed.
 
-    A provider blocks; nothing can be read in what is unparsed. None and NaN are answers
-    that never came. Finish reasons are those that the provider tells; the classifier
-    also reads what was asked. `labeller` is "cues" for the cue list alone, "combined"
-    for the classifier too, or "" for the classifier if it is installed and there are at
-    most `MAX_CLASSIFIED` answers.
+    A provider blocks; nothing can be read in what is unparsed: an error, thinking that
+    was cut off, a language without a list of cues. None and NaN are answers that never
+    came. Finish reasons are those that the provider tells; the classifier also reads
+    what was asked. `labeller` is "cues" for the cue lists alone, "combined" for the
+    classifier of English answers too, or "" for the classifier if it is installed and
+    there are at most `MAX_CLASSIFIED` answers. `phrases` are fixed lines in which the
+    user's own product declines.
 
     Returns
     -------
     DataFrame, n rows
-        label, kind and rule; p_refusal if the classifier read the answers.
+        label, kind and rule; p_refusal if the classifier read the answers. The kind of
+        what is unparsed says why, and the rule names an unread language.
 
     See Also
     --------
@@ -250,31 +254,26 @@ def label_refusals(
         frame["finish_reason"] = list(finish_reasons)
     if requests is not None:
         frame["text"] = list(requests)
-    return _label(frame.astype(object), labeller)[0]
+    return _label(frame.astype(object), labeller, phrases)[0]
 
 
-def _label(answers: pd.DataFrame, labeller: str) -> tuple[pd.DataFrame, str]:
+def _label(
+    answers: pd.DataFrame, labeller: str, phrases: Sequence[str] = ()
+) -> tuple[pd.DataFrame, str]:
     """Label answers, and say who did.
 
     It is the classifier too if asked for, or if installed and answers are few enough.
     """
-    from paraguard_utils.labels import refusals
+    from paraguard_tools.answers import labelling
 
-    texts = answers["answer"].tolist()
-    reasons = answers["finish_reason"].tolist()
-    if labeller != "cues" and (labeller or len(texts) <= MAX_CLASSIFIED):
-        requests = answers["text"]
-        asked = requests.fillna("").tolist() if requests.notna().any() else None
+    if labeller != "cues" and (labeller or len(answers) <= MAX_CLASSIFIED):
         try:
-            from paraguard_utils.labels import labelling
-
-            labels = labelling.label_responses(texts, reasons, asked)
-            return labels, labelling.LABELLER
+            return labelling.label_with_classifier(answers, phrases)
         except ImportError as error:
             if labeller:
                 raise DataError(
                     "the classifier needs a package that is not there"
                     f" ({error.name}): pip install '.[models]', or label by the cue"
-                    " list alone, with --labeller cues"
+                    " lists alone, with --labeller cues"
                 ) from None
-    return refusals.label_by_cues(texts, reasons), refusals.CUES_VERSION
+    return labelling.label_by_cues(answers, phrases), labelling.CUES_LABELLER

@@ -149,7 +149,7 @@ def label_by_cues(
         elif not opening:
             rows.append(("unparsed", "empty", "empty"))
         else:
-            rows.append(_decide_by_cues(opening))
+            rows.append(decide_by_cues(opening))
     return pd.DataFrame(rows, columns=["label", "kind", "rule"], dtype=object)
 
 
@@ -166,8 +166,8 @@ def find_provider_stop(reason: object, response: object) -> Any:
     return None
 
 
-def _decide_by_cues(opening: str) -> tuple[str, str, str]:
-    """Return label, kind and rule by the first cue that an opening has."""
+def decide_by_cues(opening: str) -> tuple[str, str, str]:
+    """Return label, kind and rule by the first cue that a normalised opening has."""
     for number in sorted(_all_patterns().Match(opening) or ()):
         cue = read_cues()[number]
         if not (cue.unless and re2.search(cue.unless, opening)):
