@@ -118,10 +118,11 @@ def find_canned_lines(
         {"request": list(requests), "line": list(answers), "label": list(labels)},
         dtype=object,
     )
-    rows = rows[rows["line"].map(lambda text: isinstance(text, str))]
+    is_text = rows["line"].map(lambda text: isinstance(text, str)).astype(bool)
+    rows = rows[is_text]
     rows = rows[~rows["label"].isin(["reject", "blocked"])]
     rows["key"] = rows["line"].map(normalize_line)
-    rows = rows[rows["key"].map(_is_long_enough)]
+    rows = rows[rows["key"].map(_is_long_enough).astype(bool)]
     rows["request"] = rows["request"].map(lambda text: normalize_line(str(text)))
     groups = rows.groupby("key", sort=False)
     found = pd.DataFrame(

@@ -95,7 +95,7 @@ _ONLY = re2.compile(
     r"|respond|provide|support|handle|cover|chat|speak)\b"
 )
 _ELSEWHERE = re2.compile(
-    r"\A[^.!?]{0,80}?[.!?]? ?(?:let us|how about we|shall we|can we|perhaps we (?:can"
+    r"\A[^.!?]{0,80}?[.!?]? ?(?:let (?:us|'s)|let's|how about we|shall we|can we|perhaps we (?:can"
     r"|could))(?: \w+){0,2} (?:(?:talk|chat|discuss|speak)(?: about)?|try|change|switch"
     r"|move on|pick)\b[^.!?]{0,24}?\b(?:something else|(?:a |an )?(?:different|another|new)"
     r" (?:topic|subject|question)|the (?:topic|subject))\b"
@@ -149,7 +149,7 @@ _ENDS = re2.compile(r"[.!?]\s")
 _MAX_NO = 200  # characters of a no before its separator
 # Of these, what follows a separator may be help; a request as such is declined for good
 _PARTIAL_RULES = frozenset(
-    {"cannot_act", "lacks_means", "does_not_know", "bare_no", "no_inner_life"}
+    {"cannot_act", "lacks_means", "does_not_know", "bare_no"}
 )
 _TELLS = re2.compile(
     r"\bi (?:\w+ ){0,2}?(?:can not|could not) (?:\w+ )?(?:tell|say|recommend|give|name"
@@ -344,7 +344,7 @@ def _helps_after_no(text: str) -> bool:
     if match is None:
         return False
     no, rest = text.strip()[: match.start()], text.strip()[match.end() :]
-    if _ENDS.search(no):
+    if _ENDS.search(no) or _UNHELPFUL.search(no):
         return False
     decision = _decide(no)
     is_partial = decision.rule in _PARTIAL_RULES or _TELLS.search(_normalize(no))

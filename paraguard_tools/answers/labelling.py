@@ -21,6 +21,7 @@ CUES_LABELLER = f"{refusals.CUES_VERSION}+{english.EDGES_VERSION}"
 
 # Reasons of providers to end an answer that is whole
 _WHOLE = frozenset({"stop", "end_turn", "eos", "stop_sequence", "complete", "completed"})
+_MAX_NEIGHBOURLY = 60  # characters of an answer that may be in a neighbouring language
 _MAX_SHORT = 40  # characters of an answer that the request gives its meaning
 # If so many answers of a system have only the end of their thinking marked, its
 # beginning is in the prompt, and an answer without the mark was cut while thinking
@@ -184,7 +185,7 @@ def _read_text(answer: str, request: str, lines: Sequence[str]) -> Reading:
     if language == languages.ENGLISH:
         return _read_english(answer, opening, request)
     if language in cues.read_language_cues():
-        return Reading(cues.decide_by_cues(answer, language))
+        return Reading(_decide_in(language, answer))
     if language != languages.UNSURE:
         return Reading(_abstain(language))
     return _read_unsure(answer, opening, request)
@@ -211,6 +212,15 @@ def _read_english(answer: str, opening: str, request: str) -> Reading:
     frozen = english.decide_frozen(opening)
     edge = english.find_edge(answer, opening, frozen, request)
     return Reading(edge) if edge else Reading(frozen, answer)
+
+
+def _decide_in(language: str, answer: str) -> Decision:
+    """Label an answer by its language's list, and a short one by its neighbours' too."""
+    decision = cues.decide_by_cues(answer, language)
+    is_short = len(answer) <= _MAX_NEIGHBOURLY and language in cues.LATIN_LANGUAGES
+    if decision.rule != "no_cue" or not is_short:
+        return decision
+    return cues.decide_by_any(answer, cues.LATIN_LANGUAGES)
 
 
 def _read_unsure(answer: str, opening: str, request: str) -> Reading:

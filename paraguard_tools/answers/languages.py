@@ -59,6 +59,9 @@ _WORDS_OF: Mapping[str, frozenset[str]] = {
 _QUICK_WORDS = 14
 # Accents that are all but absent from English prose
 _ACCENTED = re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]")
+_MAX_ACCENTED = 0.03  # of the characters of English prose
+_QUOTATION = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb")
+_MIN_UNQUOTED = 3  # words besides a quotation that tell a language
 _MIN_WORDS = 4
 # Of more capitals, a text is a list of names
 _MAX_CAPITALS = 0.6
@@ -233,10 +236,12 @@ def _find_in_script(opening: Opening) -> str:
 
 
 def _find_latin(opening: str) -> str:
-    words = _WORD.findall(opening.replace("\u2019", "'"))
+    words = _list_words(opening)
     lowered = [word.lower() for word in words]
     english = len(_WORDS_OF[ENGLISH].intersection(lowered))
     weak = len(_WEAK_ENGLISH.intersection(lowered))
+    if len(_ACCENTED.findall(opening)) > _MAX_ACCENTED * len(opening):
+        weak = 0
     others = {
         language: len(of_it.intersection(lowered))
         for language, of_it in _WORDS_OF.items()
@@ -248,8 +253,9 @@ def _find_latin(opening: str) -> str:
     if not words or _is_code(opening):
         return ENGLISH
     if others[best] < 2 and len(words) < _MIN_WORDS:
-        is_foreign = _ACCENTED.search(opening) or others[best]
-        return UNSURE if is_foreign else ENGLISH
+        return UNSURE
+    if others[best] < 2 and not _is_prose(words):
+        return ENGLISH
     likeliest, margin = _rank(opening)
     if likeliest == ENGLISH:
         return ENGLISH if others[best] < 2 else UNSURE
@@ -263,13 +269,21 @@ def _find_latin(opening: str) -> str:
     return UNSURE if english else likeliest
 
 
+def _list_words(opening: str) -> list[str]:
+    """Return the words of an opening, without quotations if there are others."""
+    plain = opening.replace("\u2019", "'")
+    words = _WORD.findall(_QUOTATION.sub(" ", plain))
+    return words if len(words) >= _MIN_UNQUOTED else _WORD.findall(plain)
+
+
 def _is_code(text: str) -> bool:
     return len(_CODE_MARKS.findall(text)) > _MAX_CODE_SHARE * len(text)
 
 
 def _is_prose(words: Collection[str]) -> bool:
     capitals = sum(word[0].isupper() for word in words)
-    return len(words) >= _MIN_WORDS and capitals <= _MAX_CAPITALS * len(words)
+    n_different = len({word.lower() for word in words})
+    return n_different >= _MIN_WORDS and capitals <= _MAX_CAPITALS * len(words)
 
 
 def _rank(text: str, among: Collection[str] = ()) -> tuple[str, float]:
