@@ -61,6 +61,7 @@ _QUICK_WORDS = 14
 _ACCENTED = re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]")
 _MAX_ACCENTED = 0.03  # of the characters of English prose
 _QUOTATION = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb")
+_MIN_WEAK = 3  # English words that other languages have too, if there are no others
 _MIN_UNQUOTED = 3  # words besides a quotation that tell a language
 _MIN_WORDS = 4
 # Of more capitals, a text is a list of names
@@ -248,7 +249,9 @@ def _find_latin(opening: str) -> str:
         if language != ENGLISH
     }
     best = max(others, key=lambda name: others[name])
-    if english + weak / 2 >= max(others[best], 1):
+    if english and english + weak / 2 >= others[best]:
+        return ENGLISH
+    if weak >= _MIN_WEAK and not others[best]:
         return ENGLISH
     if not words or _is_code(opening):
         return ENGLISH

@@ -470,7 +470,7 @@ def test_what_follows_the_thinking_is_labelled():
 def test_where_others_have_only_the_end_marked_none_at_all_was_cut():
     rows = pd.DataFrame(
         {
-            "answer": ["a</think>Dig.", "b</think>Dig.", "Hm, I can't", "I can't help."],
+            "answer": ["a</think>Dig.", "b</think>Dig.", "I can't tell,", "I can't help."],
             "finish_reason": [None, None, None, "stop"],
             "system": ["r1", "r1", "r1", "r1"],
         },
