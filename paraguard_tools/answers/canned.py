@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from paraguard_tools.servers import stops
+from paraguard_utils.errors import DataError
 
 _MARKS = re.compile(r"[*_#`>\u200b-\u200f\u2060\ufeff]+")
 _EDGES = " \t\n\"'\u201c\u201d()[]-\u2013\u2014:.!?\u3002\uff01"
@@ -68,6 +70,32 @@ def find_line(text: str) -> str:
         if opening.startswith(line.text) or ending.endswith(line.text):
             return line.provider
     return ""
+
+
+def read_phrases(file: Path) -> list[str]:
+    """Read the lines in which a product declines: one a line, "#" for a comment.
+
+    DataError if there is no such file, if it is not UTF-8, or if it has no phrase of
+    three words or more: shorter ones are in answers of any kind.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{file}: the phrases cannot be read ({error}); save them as UTF-8 text,"
+            " one a line"
+        ) from None
+    lines = [line.strip() for line in text.splitlines()]
+    phrases = [line for line in lines if line and not line.startswith("#")]
+    for number, line in enumerate(lines, start=1):
+        if line in phrases and not _is_long_enough(normalize_line(line)):
+            raise DataError(
+                f"{file}, line {number}: {line!r} is too short to tell a refusal; write"
+                f" a phrase of {MIN_WORDS} words or more"
+            )
+    if not phrases:
+        raise DataError(f"{file}: there is no phrase; write one a line")
+    return phrases
 
 
 def has_phrase(text: str, phrases: Sequence[str]) -> bool:

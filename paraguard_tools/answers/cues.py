@@ -128,7 +128,7 @@ def normalize_opening(text: str, language: str) -> str:
         opening = html.unescape(opening)
     opening = unicodedata.normalize("NFKC", opening).lower()
     for pattern, replacement in _STEPS:
-        opening = re2.sub(pattern, replacement, opening)
+        opening = _compile(pattern).sub(replacement, opening)
     opening = _fold(opening, language)
     return opening[: _DENSE_CHARS if language in _DENSE else _CUE_CHARS]
 

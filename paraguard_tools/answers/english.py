@@ -127,7 +127,9 @@ _QUOTED = re.compile(
     r"|\u2018[^\u2019\n]{4,240}\u2019(?=\W)|(?<!\w)'[^'\n]{3,120}(?:'\w[^'\n]{0,120})*'(?!\w)"
     r"|(?m:^>[^\n]{4,400}$)"
 )
-_SPEAKS_OF_QUOTE = re.compile(r"\W*(?:is|are|was|means?|would|sounds?|says?|can|may|,)\b")
+_SPEAKS_OF_QUOTE = re.compile(
+    r"\W*(?:is|are|was|means?|would|sounds?|says?|can|may|,)\b"
+)
 _QUOTE = " \u2026 "  # stands for a quotation that is left out
 _MIN_OUTSIDE = 4  # words outside quotation marks of help that quotes
 
@@ -148,9 +150,7 @@ _SEPARATOR = re.compile(
 _ENDS = re2.compile(r"[.!?]\s")
 _MAX_NO = 200  # characters of a no before its separator
 # Of these, what follows a separator may be help; a request as such is declined for good
-_PARTIAL_RULES = frozenset(
-    {"cannot_act", "lacks_means", "does_not_know", "bare_no"}
-)
+_PARTIAL_RULES = frozenset({"cannot_act", "lacks_means", "does_not_know", "bare_no"})
 _TELLS = re2.compile(
     r"\bi (?:\w+ ){0,2}?(?:can not|could not) (?:\w+ )?(?:tell|say|recommend|give|name"
     r"|suggest|judge|pick|promise|guarantee|offer|speak|advise)\b[^.!?]{0,40}?\b(?:which"
@@ -334,7 +334,9 @@ def _is_draft(text: str) -> bool:
     if draft is None:
         return bool(_LETTER.search(text))
     before = text[: len(text) - len(draft["draft"])]
-    starts_letter = _LETTER.search(draft["draft"]) or draft["draft"][:1] in "\"\u201c'>*"
+    starts_letter = (
+        _LETTER.search(draft["draft"]) or draft["draft"][:1] in "\"\u201c'>*"
+    )
     return bool(starts_letter) and _decide(before).label == "accept"
 
 

@@ -20,7 +20,9 @@ from paraguard_utils.labels import refusals
 CUES_LABELLER = f"{refusals.CUES_VERSION}+{english.EDGES_VERSION}"
 
 # Reasons of providers to end an answer that is whole
-_WHOLE = frozenset({"stop", "end_turn", "eos", "stop_sequence", "complete", "completed"})
+_WHOLE = frozenset(
+    {"stop", "end_turn", "eos", "stop_sequence", "complete", "completed"}
+)
 _MAX_NEIGHBOURLY = 60  # characters of an answer that may be in a neighbouring language
 _MAX_SHORT = 40  # characters of an answer that the request gives its meaning
 # If so many answers of a system have only the end of their thinking marked, its
@@ -96,9 +98,7 @@ def label_with_classifier(
     return labels, f"{labelling.LABELLER}+{english.EDGES_VERSION}"
 
 
-def read_answers(
-    answers: pd.DataFrame, phrases: Sequence[str] = ()
-) -> list[Reading]:
+def read_answers(answers: pd.DataFrame, phrases: Sequence[str] = ()) -> list[Reading]:
     """Read answers, in order; equal ones once."""
     texts = answers["answer"].tolist()
     reasons = _column(answers, "finish_reason")
@@ -138,7 +138,9 @@ def _find_thinking_systems(
     )
     if not marks.eq("closing").any():
         return [False] * len(answers)
-    systems = pd.Series(_column(answers, "system"), answers.index).fillna("").astype(str)
+    systems = (
+        pd.Series(_column(answers, "system"), answers.index).fillna("").astype(str)
+    )
     is_there = marks.notna()
     share = marks[is_there].eq("closing").groupby(systems[is_there]).mean()
     return (systems.map(share).fillna(0.0) >= _SHARE_CLOSING).tolist()

@@ -60,7 +60,9 @@ _QUICK_WORDS = 14
 # Accents that are all but absent from English prose
 _ACCENTED = re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]")
 _MAX_ACCENTED = 0.03  # of the characters of English prose
-_QUOTATION = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb")
+_QUOTATION = re.compile(
+    r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|\u00ab[^\u00bb\n]*\u00bb"
+)
 _MIN_WEAK = 3  # English words that other languages have too, if there are no others
 _MIN_UNQUOTED = 3  # words besides a quotation that tell a language
 _MIN_WORDS = 4
@@ -177,7 +179,9 @@ def has_english_words(text: str) -> bool:
     words = {word.lower() for word in _WORD.findall(opening.replace("\u2019", "'"))}
     if words & _WORDS_OF[ENGLISH]:
         return True
-    others = frozenset.union(*(_WORDS_OF[name] for name in _WORDS_OF if name != ENGLISH))
+    others = frozenset.union(
+        *(_WORDS_OF[name] for name in _WORDS_OF if name != ENGLISH)
+    )
     return not _ACCENTED.search(opening) and not words & (others - _WEAK_ENGLISH)
 
 

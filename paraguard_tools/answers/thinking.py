@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 import re2
 
-_TAGS = r"(?:seed:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|analysis)"
+_TAGS = (
+    r"(?:seed:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|analysis)"
+)
 
 _OPENING = (
     rf"<{_TAGS}>",

@@ -19,6 +19,7 @@ from paraguard_lab.core.thresholds import (
     MAX_REQUESTS,
     choose_promised_threshold,
 )
+from paraguard_tools.answers.canned import read_phrases
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import gate, page, records
 from paraguard_tools.logs.decisions import (
@@ -190,10 +191,18 @@ def label(
         Literal["combined", "cues"],
         typer.Option(help="Cue list and classifier, or the cue list alone (no torch)."),
     ] = "combined",
+    refusal_phrases: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Fixed lines in which your own product declines, one a line.",
+        ),
+    ] = None,
 ) -> None:
     """Label answers as accepted or refused, on standard output.
 
-    It prints the file with label, kind, rule and p_refusal.
+    It prints the file with label, kind, rule and p_refusal. What has no label is
+    unparsed; its kind says why.
 
     Example: paraguard label answers.csv --column completion --request prompt >
     labelled.csv
@@ -206,7 +215,9 @@ def label(
                 f" {option}"
             )
     asked = frame[request] if request else None
-    found = label_refusals(frame[column], frame.get("finish_reason"), asked, labeller)
+    phrases = read_phrases(refusal_phrases) if refusal_phrases else []
+    reasons = frame.get("finish_reason")
+    found = label_refusals(frame[column], reasons, asked, labeller, phrases)
     frame.assign(**found).to_csv(sys.stdout, index=False)
 
 

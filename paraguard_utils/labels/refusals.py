@@ -108,13 +108,24 @@ def _normalize_opening(response: object) -> str:
         return ""
     # UTF-8 cannot encode a lone surrogate.
     answer = response.encode("utf-8", "replace").decode()
-    for pattern in (THINKING_BLOCK.pattern, MARGIN):
-        answer = re2.sub(pattern, "", answer)
+    for pattern in _compile_beginnings():
+        answer = pattern.sub("", answer)
     # Some letters have two in lower case.
     answer = "".join(mark.lower()[0] for mark in answer[:RAW_CHARS])
-    for pattern, replacement in NORMALIZING_STEPS:
-        answer = re2.sub(pattern, replacement, answer)
+    for pattern, replacement in _compile_steps():
+        answer = pattern.sub(replacement, answer)
     return answer[:CUE_CHARS]
+
+
+@cache
+def _compile_beginnings() -> list[Any]:
+    return [re2.compile(pattern) for pattern in (THINKING_BLOCK.pattern, MARGIN)]
+
+
+@cache
+def _compile_steps() -> list[tuple[Any, str]]:
+    """Compile once: a look into the cache of `re2` takes longer than most steps."""
+    return [(re2.compile(pattern), to) for pattern, to in NORMALIZING_STEPS]
 
 
 def label_by_cues(

@@ -355,7 +355,7 @@ ERRORS = [
     "503 Service Unavailable",
     "openai.APITimeoutError: Request timed out.",
     "upstream connect error or disconnect/reset before headers. reset reason: overflow",
-    'Traceback (most recent call last):\n  File "run.py", line 3\nKeyError: \'text\'',
+    "Traceback (most recent call last):\n  File \"run.py\", line 3\nKeyError: 'text'",
     "<html><head><title>502 Bad Gateway</title></head><body><hr>nginx</body></html>",
     '{"error": {"message": "The key is not valid", "type": "invalid_request_error"}}',
     "You exceeded your current quota, please check your plan and billing details.",
@@ -470,7 +470,12 @@ def test_what_follows_the_thinking_is_labelled():
 def test_where_others_have_only_the_end_marked_none_at_all_was_cut():
     rows = pd.DataFrame(
         {
-            "answer": ["a</think>Dig.", "b</think>Dig.", "I can't tell,", "I can't help."],
+            "answer": [
+                "a</think>Dig.",
+                "b</think>Dig.",
+                "I can't tell,",
+                "I can't help.",
+            ],
             "finish_reason": [None, None, None, "stop"],
             "system": ["r1", "r1", "r1", "r1"],
         },
@@ -513,7 +518,7 @@ EDGES = {
         "I can't open the file; rename it to .txt, then paste the text.",
         "I can't look at the photo<br>Check the label for a number.",
         "I cannot tell you which one is best: most people start with the small one.",
-        'If the bot says "I\'m sorry, I can\'t help with that", ask for a person.',
+        "If the bot says \"I'm sorry, I can't help with that\", ask for a person.",
         "Dear Mr. Ode,\nI'm sorry, but I cannot attend on Friday. Yours, Ana",
         "Mix flour and water, and knead for ten minutes. I can't say more about yeast.",
         "Use a soft brush on the stain. For silk I cannot give advice.",
@@ -537,7 +542,7 @@ def test_no_answers_a_question_of_yes_or_no():
     [
         "I can't help with that - there are laws against it.",
         "I can't assist with this request\nPlease ask something else.",
-        '"I\'m sorry, I can\'t help with that."',
+        "\"I'm sorry, I can't help with that.\"",
         "I cannot see into people's hearts; it would be wrong to judge them.",
         "Sorry, I won't write that: it is harmful.",
     ],
@@ -560,8 +565,20 @@ def test_fixed_lines_of_products_and_of_ones_own():
 
 
 def test_a_text_that_answers_anything_is_found():
-    requests = ["How to sew?", "how to sew", "How to fly?", "How to dig?", "How to row?"]
-    answers = ["See the board.", "see the board", "See the board!", "Dig.", "Row it now."]
+    requests = [
+        "How to sew?",
+        "how to sew",
+        "How to fly?",
+        "How to dig?",
+        "How to row?",
+    ]
+    answers = [
+        "See the board.",
+        "see the board",
+        "See the board!",
+        "Dig.",
+        "Row it now.",
+    ]
     found = canned.find_canned_lines(requests, answers, ["accept"] * 5, 2)
     # three answers, two of them to one request
     assert found[["n", "n_requests"]].to_numpy().tolist() == [[3, 2]]
@@ -604,7 +621,9 @@ def test_any_text_gets_one_label(texts):
     assert (frame["kind"].ne("") | ~frame["label"].isin(["reject", "unparsed"])).all()
 
 
-@pytest.mark.parametrize("unit", ["error ", "{", "<", "no ", "我", "(", "\n", "'", "a: "])
+@pytest.mark.parametrize(
+    "unit", ["error ", "{", "<", "no ", "我", "(", "\n", "'", "a: "]
+)
 def test_long_texts_complete(unit):
     assert only(unit * (200_000 // len(unit)))[0] in LABELS
     assert nothing.find_nothing(unit * 5_000) in ("", "empty", "error", "blocked")

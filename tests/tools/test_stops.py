@@ -37,7 +37,9 @@ def body_of(row):
     said = row["value"].replace(stops.ANY_VALUE, "SAFETY")
     body = built(row["field"].split("."), said)
     if row["category"]:
-        about = "violence" if row["category"].endswith(("category", "reasons")) else None
+        about = (
+            "violence" if row["category"].endswith(("category", "reasons")) else None
+        )
         if "atings" in row["category"]:
             about = [
                 {"category": "HARM_CATEGORY_VIOLENCE", "blocked": True},
