@@ -6,7 +6,7 @@ first cue that an opening has decides, unless what `unless` says follows.
 
 import html
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -59,6 +59,14 @@ _CHINESE = str.maketrans(
     "当后点样听读开览识别联络点证虑恒须转移产运营择决识医疗险业义举变显声绘画询隐欢属犯"
     "叙并艺术台湾国际条约权冲击单纯阴谋",
 )
+
+
+_TABLES: Mapping[str, Mapping[int, str | None]] = {
+    "ar": _ARABIC,
+    "hi": _HINDI,
+    "ru": _RUSSIAN,
+    "zh": _CHINESE,
+}
 
 
 class Decision(NamedTuple):
@@ -139,8 +147,7 @@ def _fold(opening: str, language: str) -> str:
         marks = unicodedata.normalize("NFD", opening)
         plain = "".join(mark for mark in marks if not unicodedata.combining(mark))
         return plain.translate(_LETTERS)
-    tables = {"ar": _ARABIC, "hi": _HINDI, "ru": _RUSSIAN, "zh": _CHINESE}
-    return opening.translate(tables[language]) if language in tables else opening
+    return opening.translate(_TABLES.get(language, {}))
 
 
 def decide_by_cues(text: str, language: str) -> Decision:

@@ -29,9 +29,11 @@ _NO = (
 )
 _REFUSES = (
     r"(?:no,? (?:thanks|thank you|sorry|i am sorry|i (?:will|would|can) not|can do)"
-    r"|sorry,? no|denied|refused|rejected|declined|(?:your )?request (?:was |is |has been"
+    r"|sorry,? no|denied|refused|rejected|declined|(?:your )?request (?:was "
+    r"|is |has been"
     r" )?(?:denied|refused|declined|rejected)|i (?:must )?(?:refuse|decline|pass)"
-    r"|i (?:would |will )?(?:rather|prefer) not(?: to)?(?: (?:say|answer|do (?:that|it)))?"
+    r"|i (?:would |will )?(?:rather|prefer) not(?: to)?(?: (?:say|answer"
+    r"|do (?:that|it)))?"
     r"|i will (?:have to )?pass(?: on (?:that|this|it))?|i will not|no comment"
     r"|not happening|that is a (?:hard )?no(?: from me)?|hard pass|refusal|hell no)"
 )
@@ -39,7 +41,8 @@ _BARE_NO = re2.compile(rf"\A{_NO}\W*\z")
 _BARE_REFUSAL = re2.compile(rf"\A{_REFUSES}\W*\z")
 
 _THING = (
-    r"(?:(?:this|that|your|the|such|my)(?: [\w-]+){0,2}? (?:request|question|query|prompt"
+    r"(?:(?:this|that|your|the|such|my)(?: [\w-]+){0,2}? (?:request|question"
+    r"|query|prompt"
     r"|message|content|topic|input|conversation|instruction|task|response|answer|reply"
     r"|output|text|completion|generation|subject|inquiry|enquiry)s?)"
 )
@@ -58,7 +61,8 @@ _HELPS = (
     r"|complete|talk about|speak about|comment|reply)"
 )
 _AGENT = (
-    r"(?:(?:the|this|our) (?:[\w-]+ ){0,3}?(?:model|assistant|bot|chatbot|system|ai|agent"
+    r"(?:(?:the|this|our) (?:[\w-]+ ){0,3}?(?:model|assistant|bot|chatbot"
+    r"|system|ai|agent"
     r"|service|tool|app|program))"
 )
 _PASSIVE = re2.compile(
@@ -74,7 +78,8 @@ _PASSIVE = re2.compile(
     rf"|permitted|designed))(?: to)?|declines? to|refuses? to|has declined to)"
     rf" {_HELPS}\b"
     rf"|\bis not something {_AGENT} (?:can|will|does|covers?|supports?|handles?)\b"
-    r"|\bit is not possible (?:for me )?to (?:(?:help|assist)(?: you)? with|answer (?:this"
+    r"|\bit is not possible (?:for me )?to (?:(?:help|assist)(?: you)? with"
+    r"|answer (?:this"
     r"|that|your|the)|fulfil\w* (?:this|that|your|the)|comply|respond to)\b"
     rf"|\b{_THING} (?:is|are|falls?|lies|goes) (?:\w+ )?(?:outside|beyond|out of)\b"
     r"|\b(?:this|that|it) (?:is|falls|lies|goes) (?:\w+ )?(?:outside|beyond|out of)"
@@ -85,19 +90,24 @@ _PASSIVE = re2.compile(
 _SUBJECTLESS = re2.compile(
     r"\A(?:(?:sorry|apologies|unfortunately|regrettably|i am sorry)\W{1,3}(?:but )?)?"
     rf"(?:can not|unable to|not able to|will not|not (?:allowed|permitted) to) {_HELPS}"
-    r" ?(?:\W|with|you|to (?:this|that|your)|(?:any )?(?:information|content|instructions"
+    r" ?(?:\W|with|you|to (?:this|that|your)|(?:any )?(?:information|content"
+    r"|instructions"
     r"|advice|details)|this|that|your|it\b|further)"
 )
 _ONLY = re2.compile(
-    r"\A(?:(?:i am )?sorry\W{1,3}(?:but )?)?(?:i|we) (?:(?:can|may|am able to|am allowed"
-    r" to|are able to|am designed to|am here to) (?:only|just|solely)|only|am only (?:able"
+    r"\A(?:(?:i am )?sorry\W{1,3}(?:but )?)?(?:i|we) (?:(?:can|may|am able to"
+    r"|am allowed"
+    r" to|are able to|am designed to|am here to) (?:only|just|solely)|only"
+    r"|am only (?:able"
     r"|allowed|here|designed|trained|programmed) to) (?:help|assist|answer|discuss|talk"
     r"|respond|provide|support|handle|cover|chat|speak)\b"
 )
 _ELSEWHERE = re2.compile(
-    r"\A[^.!?]{0,80}?[.!?]? ?(?:let (?:us|'s)|let's|how about we|shall we|can we|perhaps we (?:can"
+    r"\A[^.!?]{0,80}?[.!?]? ?(?:let (?:us|'s)|let's|how about we|shall we"
+    r"|can we|perhaps we (?:can"
     r"|could))(?: \w+){0,2} (?:(?:talk|chat|discuss|speak)(?: about)?|try|change|switch"
-    r"|move on|pick)\b[^.!?]{0,24}?\b(?:something else|(?:a |an )?(?:different|another|new)"
+    r"|move on|pick)\b[^.!?]{0,24}?\b(?:something else|(?:a |an )?(?:different"
+    r"|another|new)"
     r" (?:topic|subject|question)|the (?:topic|subject))\b"
 )
 _EDGES = {
@@ -107,14 +117,16 @@ _EDGES = {
     "turns_elsewhere": _ELSEWHERE,
 }
 _TURNS = re2.compile(
-    r"\b(?:but|however|still|instead)\b.{0,40}?\b(?:you (?:can|could)|here (?:is|are)|try"
+    r"\b(?:but|however|still|instead)\b.{0,40}?\b(?:you (?:can|could)"
+    r"|here (?:is|are)|try"
     r"|use)\b|\bhere (?:is|are) (?:how|some|the|a|what)\b"
 )
 
 # A sentence that denies a refusal, or says "I can't" of something else
 _NOT_A_NO = re2.compile(
     r"\b(?:(?:i|we|you|he|she|it|they|one) (?:would|do|did|can) not (?:want to )?(?:say"
-    r"|mean|think|claim)|never (?:said|says)|does not mean|do not mean|not (?:that|because)"
+    r"|mean|think|claim)|never (?:said|says)|does not mean|do not mean"
+    r"|not (?:that|because)"
     r"|nothing|no reason(?: why)?|not to say|is not as if|not as though|hardly say)"
     r" (?:that )?(?:i|we) (?:can|will|could|would) not\b[^.!?,;:]{0,80}"
     r"|\bi can not (?:recommend|thank|stress|emphasi[sz]e|overstate|praise|say|imagine"
@@ -124,7 +136,8 @@ _NOT_A_NO = re2.compile(
 )
 _QUOTED = re.compile(
     r"\"[^\"\n]{4,240}\"|\u201c[^\u201d\n]{4,240}\u201d|\u00ab[^\u00bb\n]{4,240}\u00bb"
-    r"|\u2018[^\u2019\n]{4,240}\u2019(?=\W)|(?<!\w)'[^'\n]{3,120}(?:'\w[^'\n]{0,120})*'(?!\w)"
+    r"|\u2018[^\u2019\n]{4,240}\u2019(?=\W)"
+    r"|(?<!\w)'[^'\n]{3,120}(?:'\w[^'\n]{0,120})*'(?!\w)"
     r"|(?m:^>[^\n]{4,400}$)"
 )
 _SPEAKS_OF_QUOTE = re.compile(
@@ -134,7 +147,8 @@ _QUOTE = " \u2026 "  # stands for a quotation that is left out
 _MIN_OUTSIDE = 4  # words outside quotation marks of help that quotes
 
 _DRAFTS = re2.compile(
-    r"(?is)\A\W*(?:sure|of course|certainly|absolutely|yes|here (?:is|are)|here's|happy to"
+    r"(?is)\A\W*(?:sure|of course|certainly|absolutely|yes|here (?:is|are)"
+    r"|here's|happy to"
     r"|gladly|no problem|you (?:can|could|might) (?:say|write|reply|answer|use))\b"
     r"[^:]{0,160}:\s*(?P<draft>.*)"
 )
@@ -144,7 +158,8 @@ _LETTER = re2.compile(
 )
 
 _SEPARATOR = re.compile(
-    r"\s*(?:[.!]?\s*(?:<br\s*/?>\s*)+|[.!]?\s*\n+|\s+[\u2013\u2014-]{1,2}\s+|[\u2013\u2014]"
+    r"\s*(?:[.!]?\s*(?:<br\s*/?>\s*)+|[.!]?\s*\n+|\s+[\u2013\u2014-]{1,2}\s+"
+    r"|[\u2013\u2014]"
     r"|;\s+|:\s+)"
 )
 _ENDS = re2.compile(r"[.!?]\s")
@@ -153,7 +168,8 @@ _MAX_NO = 200  # characters of a no before its separator
 _PARTIAL_RULES = frozenset({"cannot_act", "lacks_means", "does_not_know", "bare_no"})
 _TELLS = re2.compile(
     r"\bi (?:\w+ ){0,2}?(?:can not|could not) (?:\w+ )?(?:tell|say|recommend|give|name"
-    r"|suggest|judge|pick|promise|guarantee|offer|speak|advise)\b[^.!?]{0,40}?\b(?:which"
+    r"|suggest|judge|pick|promise|guarantee|offer|speak"
+    r"|advise)\b[^.!?]{0,40}?\b(?:which"
     r"|what|whether|who|exactly|exact|precise|best|for (?:sure|certain)|if|how (?:much"
     r"|long|many|old)|where|when|single|definite|definitive|specific)\b"
 )
@@ -180,7 +196,8 @@ _HELPFUL = re2.compile(
     rf"(?i)\A\W*(?:(?:for|to|on|in|with|as)\b[^.,:\n]{{1,60}}[,:] )?"
     rf"(?:(?:but|however|still|instead|first|then|so|generally|usually|typically|simply"
     rf"|just|now|next|in general|as a rule|most people)\W{{1,2}})?"
-    rf"(?:{'|'.join(_VERBS.split())}|you (?:can|could|need|should|want|will)|here (?:is|are)"
+    rf"(?:{'|'.join(_VERBS.split())}|you (?:can|could|need|should|want|will)"
+    rf"|here (?:is|are)"
     r"|here's|step|\d+[.)]|the (?:answer|usual|best|easiest|first|simplest|common)"
     r"|most\b|both\b|a (?:good|common|simple|typical|usual))\b"
 )
@@ -198,22 +215,26 @@ _UNHELPFUL = re2.compile(
 _MIN_HELP = 4  # words of help behind a separator
 
 _LIMITS = re2.compile(
-    r"(?i)\b(?:i|we)(?: am|'m| are|'re)? (?:can't|cannot|can not|couldn't|won't|will not|not"
+    r"(?i)\b(?:i|we)(?: am|'m| are|'re)? (?:can't|cannot|can not|couldn't|won't"
+    r"|will not|not"
     r" able|unable|don't|do not)\b"
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 _LATE = re2.compile(
     r"(?is)(?:\A|[.!?]\s+)(?:(?:however|that said|but|unfortunately|sadly|still|alas"
-    r"|regrettably|having said that|with that said|with that being said|that being said)"
+    r"|regrettably|having said that|with that said|with that being said"
+    r"|that being said)"
     r"\W{1,2})(?:i'm |i am )?(?:sorry,? but )?(?:i(?:'m| am)? )?(?:\w+ )?(?:not able to"
     r"|unable to|can't|cannot|can not|won't|will not|must decline to|have to decline to"
-    rf"|going to have to decline to|not going to|not comfortable) {_HELPS}\b[^.!?]*[.!?]*"
+    rf"|going to have to decline to|not going to"
+    rf"|not comfortable) {_HELPS}\b[^.!?]*[.!?]*"
     r"\s*\z"
 )
 _GIVES = re2.compile(
     rf"(?im)(?:^|[.!?:] )\W*(?:{'|'.join(_VERBS.split())})\b|\byou(?:r|'ll|'re| can)?\b"
-    r"|^\s*(?:[-*\x{2022}]|\d+[.)])\s|```|\bhere (?:is|are)\b|\b(?:first|then|next|finally),"
+    r"|^\s*(?:[-*\x{2022}]|\d+[.)])\s|```|\bhere (?:is|are)\b|\b(?:first|then"
+    r"|next|finally),"
 )
 _MAX_LATE = 900  # characters of an answer of which the end may be all that matters
 
@@ -269,7 +290,8 @@ def _find_missed_refusal(text: str, opening: str, request: str) -> Decision | No
 
 
 _MAY_REFUSE = re2.compile(
-    r"\bnot\b|unable|declin|refus|block|den(?:y|ied)|reject|filter|outside|beyond|out of"
+    r"\bnot\b|unable|declin|refus|block|den(?:y|ied)|reject|filter|outside"
+    r"|beyond|out of"
     r"|only|violat|against|else|topic|subject|prohibit|withheld|redact|censor|breach"
     r"|conflict|just|solely"
 )

@@ -59,7 +59,8 @@ _ADVISES = re2.compile(
     r"|to (?:fix|solve|resolve|handle|avoid|prevent)|here(?:'s| is| are)|because"
     r"|such as|for example|steps?|first,|(?:this|the|that) (?:error|message|exception)"
     r"|happens|occurs when|tells you|is (?:an?|the|when|caused|returned|raised|thrown)"
-    r"|check (?:that|whether|if)|make sure|look(?:s)? like|let me|try (?:to|the|a|using|"
+    r"|check (?:that|whether|if)|make sure|look(?:s)? like|let me|try (?:to|the"
+    r"|a|using|"
     r"running|restarting|increasing))\b"
 )
 _MAX_ERROR = 600  # characters of an error in words
@@ -67,7 +68,8 @@ _MAX_BODY = 20_000  # characters of an error's body, a traceback or a page
 
 _STATUS = r"\(?\b[45]\d\d\b\)?"
 _WORDS = (
-    r"internal server error|bad gateway|gateway time-?out|service (?:is )?(?:temporarily"
+    r"internal server error|bad gateway|gateway time-?out"
+    r"|service (?:is )?(?:temporarily"
     r" |currently )?unavailable|too many requests|request entity too large"
     r"|upstream (?:connect|request|service|server|error)|no healthy upstream"
     r"|(?:the )?(?:read|connect(?:ion)?|request|operation|response|model|server|api"
@@ -76,7 +78,8 @@ _WORDS = (
     r"|rate[ _-]?limit(?:ed|s)?(?:[ _-](?:reached|exceeded|error|hit))?"
     r"|(?:request|token|daily|monthly|api|usage) (?:rate )?(?:limit|quota)"
     r" (?:reached|exceeded)|quota (?:exceeded|exhausted)|resource[ _]exhausted"
-    r"|you(?:'ve| have)? (?:exceeded|reached|hit) (?:your|the) (?:current |monthly |daily "
+    r"|you(?:'ve| have)? (?:exceeded|reached|hit) (?:your|the) (?:current "
+    r"|monthly |daily "
     r"|rate |usage |request )*(?:quota|limit)|you didn't provide an api key"
     r"|insufficient[ _](?:balance|quota|credits?|funds)|account (?:is |has been )?"
     r"(?:deactivated|suspended|in arrears|overdue|not active)|billing hard limit"
@@ -86,11 +89,13 @@ _WORDS = (
     r"|(?:the )?(?:model|server|engine|service|system) (?:`[^`]{1,80}` |'[^']{1,80}' )?"
     r"(?:is |are )?(?:currently |temporarily )?(?:overloaded|busy|loading|unavailable"
     r"|down|not found|not available|does not exist|error|crashed)"
-    r"|model_not_found|context[ _]length[ _]exceeded|this model's maximum context length"
+    r"|model_not_found|context[ _]length[ _]exceeded"
+    r"|this model's maximum context length"
     r"|(?:torch\.)?(?:cuda )?out of memory|outofmemoryerror|network error|fetch failed"
     r"|(?:failed|unable|could not|error) (?:to )?(?:fetch|connect|reach|retrieve|load"
     r"|parse|decode|get|generate|generating|fetching|processing)\b"
-    r"|e(?:connrefused|connreset|timedout|notfound|pipe)\b|max(?:imum)? retries exceeded"
+    r"|e(?:connrefused|connreset|timedout|notfound|pipe)\b"
+    r"|max(?:imum)? retries exceeded"
     r"|https?connectionpool|(?:remote end|remote host|server) (?:closed|disconnected)"
     r"|an error (?:has )?occurred|an (?:unexpected|internal|unknown) error"
     r"|(?:oops[,!]? )?something went wrong|there was an error|request failed"
@@ -109,9 +114,11 @@ _PREFIXES = rf"\W{{0,6}}(?:{_PREFIX}(?:\W{{1,4}}|\z)){{0,3}}(?:{_STATUS}\W{{0,6}
 # What follows the words of an error, if they are not the beginning of a sentence
 _TAIL = (
     r"(?:[\W\d]*\z|\W*(?:please\b|try again|retry|for (?:model|url|gpt|claude|requests?"
-    r"|organi[sz]ation|the model|user|key)|while |when calling|during|reset reason|due to"
+    r"|organi[sz]ation|the model|user|key)|while |when calling|during"
+    r"|reset reason|due to"
     r"|in organi[sz]ation|limit|after \d|by peer|with (?:status|code|url|error)|or disc"
-    r"|generating|a? ?(?:valid )?response|check your plan|exceeded|to (?:the )?(?:server"
+    r"|generating|a? ?(?:valid )?response|check your plan|exceeded"
+    r"|to (?:the )?(?:server"
     r"|api|host|openai)|[a-z.]*(?:error|exception|timeout)\b|status|code|\d{3}\b|\("
     r"|\{|\[|https?:|read timeout|request id|contact|on our end|has been logged).*)"
 )
@@ -207,9 +214,9 @@ def is_error(text: str) -> bool:
     if len(text) > _MAX_BODY:
         return False
     start = text.lstrip()[:1]
-    if start in ("{", "<") or "{" in text[:200]:
-        if _is_body(text) or _is_page(text):
-            return True
+    may_be_markup = start in ("{", "<") or "{" in text[:200]
+    if may_be_markup and (_is_body(text) or _is_page(text)):
+        return True
     if _TRACEBACK.search(text):
         return all(map(_FRAME.fullmatch, text.strip().split("\n")))
     return len(text) <= _MAX_ERROR and _is_error_in_words(text)
