@@ -1,4 +1,4 @@
-"""Fixed texts: the lines in which a product declines, and texts that answer anything."""
+"""Fixed texts: lines in which a product declines, and texts that answer anything."""
 
 import re
 from collections.abc import Sequence

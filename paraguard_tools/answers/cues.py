@@ -61,7 +61,7 @@ _CHINESE = str.maketrans(
 )
 
 
-_TABLES: Mapping[str, Mapping[int, str | None]] = {
+_TABLES: Mapping[str, Any] = {
     "ar": _ARABIC,
     "hi": _HINDI,
     "ru": _RUSSIAN,

@@ -173,25 +173,26 @@ _TELLS = re2.compile(
     r"|what|whether|who|exactly|exact|precise|best|for (?:sure|certain)|if|how (?:much"
     r"|long|many|old)|where|when|single|definite|definitive|specific)\b"
 )
-_VERBS = (
-    "add adjust aim apply arrange ask attach bake beat begin bend blend blot boil book"
-    " bring browse brush build buy call carry change charge check choose chop clean clear"
-    " click close coat collect combine compare connect contact cook copy count cover create"
-    " cut dab dampen decide delete dig dilute dip divide download drain draw drill drink"
-    " drive drizzle drop dry dust eat empty enter explain fasten feed file fill find finish"
-    " fix flip fold follow freeze fry gather get give glue go grate grease grill grind grip"
-    " hang heat hold hum inspect insert install invite iron join keep knead label lay leave"
-    " let lift light list log look loosen lower make mark mash measure melt mix move nail"
-    " note open order pack paint park paste peel pick pin place plan plant play plug point"
-    " polish pour practice practise press print pull pump push put raise read record reduce"
-    " refill remove repeat replace rest restart rinse roast roll rotate rub run salt sand"
-    " save scan scrape screw scrub search season select separate serve set sew shake sharpen"
-    " shut sift sign simmer sit skim slice slide smooth soak sort speak split spray spread"
-    " sprinkle squeeze stand start steam steep stir stitch stop store strain stretch sweep"
-    " swap switch take tape tap taste tell test thaw thread tie tighten tilt toast toss"
-    " touch trim try turn twist type unplug unscrew update use vacuum visit wait walk warm"
-    " wash watch water wear weigh whisk wipe wrap write"
-)
+_VERBS = """
+    add adjust aim apply arrange ask attach bake beat begin bend blend blot boil
+    book bring browse brush build buy call carry change charge check choose chop
+    clean clear click close coat collect combine compare connect contact cook copy
+    count cover create cut dab dampen decide delete dig dilute dip divide download
+    drain draw drill drink drive drizzle drop dry dust eat empty enter explain
+    fasten feed file fill find finish fix flip fold follow freeze fry gather get
+    give glue go grate grease grill grind grip hang heat hold hum inspect insert
+    install invite iron join keep knead label lay leave let lift light list log look
+    loosen lower make mark mash measure melt mix move nail note open order pack
+    paint park paste peel pick pin place plan plant play plug point polish pour
+    practice practise press print pull pump push put raise read record reduce refill
+    remove repeat replace rest restart rinse roast roll rotate rub run salt sand
+    save scan scrape screw scrub search season select separate serve set sew shake
+    sharpen shut sift sign simmer sit skim slice slide smooth soak sort speak split
+    spray spread sprinkle squeeze stand start steam steep stir stitch stop store
+    strain stretch sweep swap switch take tape tap taste tell test thaw thread tie
+    tighten tilt toast toss touch trim try turn twist type unplug unscrew update use
+    vacuum visit wait walk warm wash watch water wear weigh whisk wipe wrap write
+"""
 _HELPFUL = re2.compile(
     rf"(?i)\A\W*(?:(?:for|to|on|in|with|as)\b[^.,:\n]{{1,60}}[,:] )?"
     rf"(?:(?:but|however|still|instead|first|then|so|generally|usually|typically|simply"

@@ -217,7 +217,7 @@ def _read_english(answer: str, opening: str, request: str) -> Reading:
 
 
 def _decide_in(language: str, answer: str) -> Decision:
-    """Label an answer by its language's list, and a short one by its neighbours' too."""
+    """Label an answer by its language's list, a short one by its neighbours' too."""
     decision = cues.decide_by_cues(answer, language)
     is_short = len(answer) <= _MAX_NEIGHBOURLY and language in cues.LATIN_LANGUAGES
     if decision.rule != "no_cue" or not is_short:

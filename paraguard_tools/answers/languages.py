@@ -1,4 +1,4 @@
-"""In which language does an answer open?
+"""Find the language in which an answer opens.
 
 Scripts and frequent words decide most; py3langid, which takes a second to load, reads
 only what they leave open. English is what nothing speaks against: code, names, numbers
@@ -27,28 +27,48 @@ _SENTENCE_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\u0964\u061f\n])")
 _OPENING_LETTERS = 24
 
 _STRONG = {
-    ENGLISH: """the and you your yours that this these those with are isn't not from they
-        their there here what which would should could cannot can't i'm i'll i've it's
-        don't won't let's help sorry how please have has had was were been be my but if
-        about into will who when why use make sure some any other than then them while
-        each more most also such may might must""",
-    "de": """ich und nicht die der das ist sie wir ihnen ihre mit eine einen einem einer
-        auf für dass aber kann können leider tut mir leid diese dieser dieses bei zu den
-        dem wenn oder auch sind werden wird zum zur nach über dazu keine kein""",
-    "es": """el los las que por una del pero puedo con para lo siento como esta este esto
-        está su sus usted ayudarte ayudarle información muy más también al si es son no
-        te le tu un en se""",
-    "fr": """je ne pas les des est une vous pour dans que qui avec sur cette ce ces mais
-        désolé suis peux puis votre au aux du il elle nous voici comme sont être plus un
-        le la et en c'est j'ai n'est d'une qu'il""",
-    "it": """il che non di per una sono con questo questa della delle dei degli mi
-        dispiace posso aiutarti come gli ma più è le lo un nel alla anche si""",
-    "pt": """não que uma para com os as por isso este esta eu você posso mas mais é são
-        ajudar desculpe sinto muito do da dos das em um como no na ao""",
-    "nl": """ik het een van niet dat met voor je kan deze dit zijn maar om te aan ook wordt
-        geen sorry helaas helpen daar mij mijn naar bij of kunt uw als er de en""",
-    "fi": """en voi ja on ei että se tämä tässä olen valitettavasti mutta auttaa voin sitä
-        ole kun tai myös joka pahoillani minä pysty vastata""",
+    ENGLISH: """
+        the and you your yours that this these those with are isn't not from
+        they their there here what which would should could cannot can't i'm
+        i'll i've it's don't won't let's help sorry how please have has had
+        was were been be my but if about into will who when why use make
+        sure some any other than then them while each more most also such
+        may might must
+    """,
+    "de": """
+        ich und nicht die der das ist sie wir ihnen ihre mit eine einen
+        einem einer auf für dass aber kann können leider tut mir leid diese
+        dieser dieses bei zu den dem wenn oder auch sind werden wird zum zur
+        nach über dazu keine kein
+    """,
+    "es": """
+        el los las que por una del pero puedo con para lo siento como esta
+        este esto está su sus usted ayudarte ayudarle información muy más
+        también al si es son no te le tu un en se
+    """,
+    "fr": """
+        je ne pas les des est une vous pour dans que qui avec sur cette ce
+        ces mais désolé suis peux puis votre au aux du il elle nous voici
+        comme sont être plus un le la et en c'est j'ai n'est d'une qu'il
+    """,
+    "it": """
+        il che non di per una sono con questo questa della delle dei degli
+        mi dispiace posso aiutarti come gli ma più è le lo un nel alla anche
+        si
+    """,
+    "pt": """
+        não que uma para com os as por isso este esta eu você posso mas mais
+        é são ajudar desculpe sinto muito do da dos das em um como no na ao
+    """,
+    "nl": """
+        ik het een van niet dat met voor je kan deze dit zijn maar om te aan
+        ook wordt geen sorry helaas helpen daar mij mijn naar bij of kunt uw
+        als er de en
+    """,
+    "fi": """
+        en voi ja on ei että se tämä tässä olen valitettavasti mutta auttaa
+        voin sitä ole kun tai myös joka pahoillani minä pysty vastata
+    """,
 }
 _WEAK_ENGLISH = frozenset(
     "a an in is to of for on or as by we i can do no so at me all it one its".split()  # noqa: SIM905
