@@ -1,4 +1,4 @@
-"""How well do the labels of answers in people's logs agree with known ones?
+"""Compare labels of answers in people's logs with known ones.
 
 `python benchmarks/answers.py SHARED` reads labelled answers in a folder SHARED that is
 not part of the repository: `data/languages/` (French answers with `is_refused`, Chinese

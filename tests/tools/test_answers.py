@@ -10,6 +10,7 @@ from paraguard_tools import label_refusals
 from paraguard_tools.answers import canned, cues, labelling, languages, nothing
 from paraguard_tools.answers.thinking import split_thinking
 from paraguard_utils.core.decisions import LABELS
+from paraguard_utils.errors import DataError
 
 REFUSALS = {
     "de": [
@@ -562,6 +563,18 @@ def test_fixed_lines_of_products_and_of_ones_own():
     assert only("Sorry, the model cannot answer this question.")[0] == "reject"
     cut = "A fine idea: first, the - The generated text has been blocked by our"
     assert only(f"{cut} content filters.")[2] == "line: bedrock"
+
+
+def test_a_file_of_phrases(tmp_path):
+    file = tmp_path / "phrases.txt"
+    file.write_text("# ours\nSee the board at the desk\n\n", encoding="utf-8")
+    assert canned.read_phrases(file) == ["See the board at the desk"]
+    for text, said in (("", "no phrase"), ("Sorry", "line 1"), ("# a", "no phrase")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=said):
+            canned.read_phrases(file)
+    with pytest.raises(DataError, match="cannot be read"):
+        canned.read_phrases(tmp_path / "none.txt")
 
 
 def test_a_text_that_answers_anything_is_found():

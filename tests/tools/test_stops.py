@@ -223,3 +223,44 @@ def test_every_row_names_a_source():
         ROWS["source"].str.startswith("https://").all()
         and not ROWS.duplicated(["field", "value"]).any()
     )
+
+
+@pytest.mark.parametrize(
+    "row", MESSAGES, ids=lambda row: f"{row['provider']} {row['value'][:30]}"
+)
+def test_words_of_an_errors_message(row):
+    message = f"400: {row['value']} (request 7)"
+    for body in ({"error": message}, {"error": {"message": message, "code": 400}}):
+        found = stops.find_stop(body)
+        assert found.value == row["reason"]
+        assert stops.find_stop_in_reason(found.reason).value == found.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "rate_limit_exceeded", "message": "Rate limit reached"},
+        {"code": "insufficient_quota", "message": "You exceeded your quota"},
+        {"code": "invalid_api_key", "message": "Incorrect API key provided"},
+        {"code": "Arrearage", "message": "Access denied, account is in arrears"},
+        {"code": 1008, "message": "insufficient balance"},
+        {"code": "1302", "message": "concurrency of this API is too high"},
+        {"code": "permission-denied", "message": "Access to the endpoint is denied"},
+        {"type": "overloaded_error", "message": "Overloaded"},
+        {"code": "context_length_exceeded", "message": "maximum context length"},
+        {"code": "429", "content_filter_results": {"hate": {"filtered": False}}},
+        {"status": "RESOURCE_EXHAUSTED", "code": 429, "message": "Quota exceeded"},
+    ],
+)
+def test_limits_and_accounts_are_no_stops(error):
+    assert stops.find_stop({"error": error}) is None
+    assert stops.find_stop_in_error(error, str(error)) is None
+
+
+def test_a_fallback_is_the_first_models_refusal():
+    text = {"type": "text", "text": "Use a rake."}
+    trigger = {"type": "refusal", "category": None}
+    fallback = {"type": "fallback", "trigger": trigger}
+    assert stops.find_stop({"content": [fallback, text]}).value == "fallback"
+    busy = {"type": "fallback", "trigger": {"type": "overloaded"}}
+    assert stops.find_stop({"content": [busy, text]}) is None
