@@ -1,5 +1,6 @@
 """The command line: `paraguard`, or `python -m paraguard_tools`."""
 
+import io
 import sys
 
 import typer
@@ -29,6 +30,9 @@ def main() -> None:
 
     Errors are whatever its user did wrong, or the system refuses.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may be no UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:

@@ -55,6 +55,9 @@ _IDS = ("id", "prompt_id", "question_id", "custom_id", "doc_id", "item_id")
 of.
 """
 
+_PROMPT_IDS = ("prompt_id", "question_id", "doc_id", "item_id")
+"""Those of them that number requests, and never rows: texts of two are two wordings."""
+
 _DEFAULTS = {"system": ONLY_SYSTEM, "harmful": False, "category": "", "text": ""}
 _TOLD = ("decision", "cluster", "system", "harmful", "annotation")
 _ANSWERED = ("answer", "finish_reason", "text")
@@ -604,6 +607,12 @@ def _join(
         )
     no_system = _fill_systems(rows)
     looked = rows.rename(columns={"repeat_id": "repeat"})
+    ids = next((one for one in _PROMPT_IDS if one in raw), "")
+    if ids:  # texts may be cut, or share all that was kept of them
+        names = raw[ids].fillna("").map(str).tolist()
+        blank = looked["text"] == ""
+        both = looked["text"] + "\0" + pd.Series(names, looked.index)
+        looked["text"] = both.where(~blank, "")
     wanted = ["text", "system", "cluster", "outcome", "repeat"]
     looked = looked[[name for name in wanted if name in looked]]
     found = repeats.find_same_texts(looked, raw, same_text)
@@ -626,7 +635,8 @@ def _join(
     }
     hints: list[str] = []
     if "cluster" not in rows:
-        hints = records.suggest_clusters(told[0].raw, columns.values())
+        texts = told[0].frame.get("text")
+        hints = records.suggest_clusters(told[0].raw, columns.values(), texts)
     rows = rows.drop(columns="decision", errors="ignore")
     rows = rows[[name for name in _KEPT if name in rows]].copy()
     rows["label"] = pd.Categorical(rows["label"], categories=list(LABELS))

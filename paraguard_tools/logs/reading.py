@@ -5,10 +5,21 @@ from dataclasses import dataclass, field
 
 _OPTIONS = {"finish_reason": "", "error": "", "score": "", "id": ""}
 _KINDS = {
-    "error": "{} are errors in place of an answer",
-    "placeholder": "{} are placeholders in place of an answer",
-    "language": "{} are in a language that the labeller does not read{}",
+    "error": "{} an error in place of an answer{}",
+    "placeholder": "{} a placeholder in place of an answer{}",
+    "language": "{} in a language that the labeller does not read{}",
 }
+
+
+def _number(n: int, one: str, many: str) -> str:
+    """Return a number with the words that follow one, or many.
+
+    Examples
+    --------
+    >>> _number(1, "row is", "rows are")
+    '1 row is'
+    """
+    return f"{n:,} {one if n == 1 else many}"
 
 
 @dataclass(frozen=True)
@@ -70,32 +81,34 @@ class Reading:
     @property
     def lines(self) -> list[str]:
         """Plain sentences, one fact each; what did not occur is not mentioned."""
-        said = [f"Read {self.rows:,} rows of {self.name} ({self.format})."]
+        rows = _number(self.rows, "row", "rows")
+        said = [f"Read {rows} of {self.name} ({self.format})."]
         said += self._describe_columns()
         if self.doubles:
+            rows = _number(self.doubles, "row is a double", "rows are doubles")
             said.append(
-                f"{self.doubles:,} rows are doubles of earlier ones: they are counted"
-                " once (--same-text repeats counts them all)."
+                f"{rows} of an earlier one and left out (--same-text repeats counts"
+                " all rows)."
             )
         if self.repeated_texts:
+            texts = _number(self.repeated_texts, "text was", "texts were")
             said.append(
-                f"{self.repeated_texts:,} texts were run more than once, up to"
-                f" {self.max_repeats:,} times: runs of one text show chance, not"
-                " wording (--same-text doubles or wordings if they are something else)."
+                f"{texts} run more than once, up to {self.max_repeats:,} times: runs of"
+                " one text show chance, not wording (--same-text doubles or wordings if"
+                " they are something else)."
             )
         if self.missing:
-            said.append(
-                f"{self.missing:,} of {self.requests:,} requests have no result."
-            )
+            requests = _number(self.requests, "request", "requests")
+            said.append(f"{self.missing:,} of {requests} have no result.")
         said += self._describe_undecided()
         if self.blocked:
-            said.append(
-                f"{self.blocked:,} answers were stopped by a provider's filter."
-            )
+            answers = _number(self.blocked, "answer was", "answers were")
+            said.append(f"{answers} stopped by a provider's filter.")
         if self.no_system:
+            rows = _number(self.no_system, "row names", "rows name")
             said.append(
-                f"{self.no_system:,} rows name no system: they count for the only one"
-                " of the log, or for one called unknown."
+                f"{rows} no system: they count for the only one of the log, or for one"
+                " called unknown."
             )
         return [*said, *self.canned, *self.notes]
 
@@ -114,18 +127,19 @@ class Reading:
         """Say how many rows are neither answered nor refused, and why."""
         said = []
         if self.empty:
+            answers = _number(self.empty, "answer is", "answers are")
             said.append(
-                f"{self.empty:,} answers are empty ({self.empty_with_reasoning:,} with"
+                f"{answers} empty ({self.empty_with_reasoning:,} with"
                 f" reasoning, {self.at_limit:,} ended at the limit of tokens)."
             )
         kinds: dict[str, dict[str, int]] = {}
         for (kind, language), n in self.unparsed.items():
             kinds.setdefault(kind, {})[language] = n
         for kind, counts in kinds.items():
-            total = f"{sum(counts.values()):,}"
+            total = _number(sum(counts.values()), "row is", "rows are")
             shown = [f"{one} {k:,}" for one, k in counts.items() if one]
             listed = f" ({', '.join(shown)})" if shown else ""
-            default = f"{{}} are neither answered nor refused ({kind or 'no kind'}){{}}"
+            default = f"{{}} neither answered nor refused ({kind or 'no kind'}){{}}"
             said.append(_KINDS.get(kind, default).format(total, listed) + ".")
         shares = {name: k / n for name, (k, n) in self.by_system.items() if n}
         if len(shares) > 1 and max(shares.values()) - min(shares.values()) > 0.1:

@@ -428,7 +428,9 @@ def _cut_clusters(
     frame["cluster"] = ids.map(whole)
 
 
-def suggest_clusters(raw: pd.DataFrame, taken: Iterable[str]) -> list[str]:
+def suggest_clusters(
+    raw: pd.DataFrame, taken: Iterable[str], texts: pd.Series | None = None
+) -> list[str]:
     r"""Suggest options by which rows of a log could be grouped.
 
     Examples
@@ -446,9 +448,13 @@ def suggest_clusters(raw: pd.DataFrame, taken: Iterable[str]) -> list[str]:
         n = values.nunique()
         if len(values) < len(head) or n < 2 or values.str.len().mean() > 80:
             continue
+        if texts is not None:
+            inside = texts.iloc[: len(head)].groupby(values.to_numpy()).nunique()
+            if not (inside > 1).any():
+                continue  # each value has one text
         if n <= len(head) / 2:
             found.append(f"--cluster {name}")
-        elif n == len(head) and "id" in str(name).lower():
+        elif n > len(head) / 2 and "id" in str(name).lower():
             cut = values.str.replace(r"[-_.:/]+[0-9a-z]+$", "", regex=True)
             if 2 <= cut.nunique() <= len(head) / 2:
                 found.append(f"--cluster '{name}~[-_.:/]+[0-9a-z]+$'")

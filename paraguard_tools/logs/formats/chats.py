@@ -6,12 +6,12 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
-    first_at,
     flatten_columns,
     join_texts,
     mapping_at,
     read_conversation,
     read_responses,
+    value_at,
 )
 from paraguard_tools.logs.formats.objects import join_chunks, join_events
 from paraguard_tools.servers import stops
@@ -119,11 +119,11 @@ def _list_bodies(item: Object) -> Iterator[Object]:
 
 def _find_error(item: Object) -> str:
     """Return the finish reason of a request that failed; "" if it did not."""
-    kind = first_at(item, "result.type")
+    kind = value_at(item, "result.type")
     failed = kind if kind in ("errored", "expired", "canceled") else None
     places = ("error", "result.error", "response.body.error", "response.error")
-    found = next(filter(None, (first_at(item, path) for path in places)), failed)
-    code = first_at(item, "response.status_code")
+    found = next(filter(None, (value_at(item, path) for path in places)), failed)
+    code = value_at(item, "response.status_code")
     if not found and isinstance(code, int) and code >= 400:
         found = f"status {code}"
     if not found or str(found).strip().lower() in ("false", "0", "no", "none"):

@@ -6,7 +6,6 @@ It also finds texts in conversations and in the responses of providers.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from paraguard_tools.servers.stops import first_at as first_at
 from paraguard_tools.servers.stops import values_at
 
 Object: TypeAlias = Mapping[str, Any]
@@ -142,9 +141,24 @@ YES_NO = read_words({True: "1 1.0 true yes", False: "0 0.0 false no"})
 """Words for yes and no, in lower case."""
 
 
-def mapping_at(item: Object, path: str) -> Object:
+def value_at(item: Any, path: str) -> Any:
+    """Return what an object has at a path of keys; None if there is nothing.
+
+    Examples
+    --------
+    >>> value_at({"a": {"b": [1, 2]}}, "a.b")
+    [1, 2]
+    """
+    for name in path.split("."):
+        if not isinstance(item, Mapping) or name not in item:
+            return None
+        item = item[name]
+    return item
+
+
+def mapping_at(item: Any, path: str) -> Object:
     """Return the object at a path of keys; an empty one if there is none."""
-    found = first_at(item, path) if path else item
+    found = value_at(item, path) if path else item
     return found if isinstance(found, Mapping) else {}
 
 
@@ -166,7 +180,7 @@ def flatten_columns(*places: Object, named: frozenset[str] = frozenset()) -> Obj
                     columns[name] = value
     for name in named:
         if name not in columns and "." in name:
-            found = (first_at(place, name) for place in places)
+            found = (value_at(place, name) for place in places)
             columns[name] = next((one for one in found if one is not None), None)
     return columns
 
@@ -220,7 +234,7 @@ def list_answers(body: Object) -> list[str] | None:
     if isinstance(body.get("choices"), list):
         return [_choice_text(one) for one in body["choices"]] or [""]
     if isinstance(body.get("candidates"), list):
-        parts = [first_at(one, "content.parts") for one in body["candidates"]]
+        parts = [value_at(one, "content.parts") for one in body["candidates"]]
         return [join_texts(one) or "" for one in parts] or [""]
     if isinstance(body.get("promptFeedback"), Mapping):
         return [""]
@@ -245,12 +259,12 @@ def _choice_text(choice: Any) -> str:
     for value in (message.get("content"), message.get("refusal")):
         if text := join_texts(value):
             return text
-    return join_texts(first_at(choice, "text")) or ""
+    return join_texts(value_at(choice, "text")) or ""
 
 
 def find_reason(body: Object) -> str | None:
     """Return why an answer ended, as its provider says it."""
-    found = (first_at(body, path) for path in _REASONS)
+    found = (value for path in _REASONS for value in values_at(body, path))
     return next((one for one in found if isinstance(one, str) and one), None)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
-    first_at,
     flatten_columns,
     join_texts,
     mapping_at,
     read_conversation,
+    value_at,
 )
 from paraguard_tools.logs.formats.sources import LogSource, decode
 from paraguard_utils.errors import DataError
@@ -87,9 +87,10 @@ def _find_lm_eval_model(file: Path) -> str | None:
     if len(results) == 1:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             said = json.loads(results[0].read_text(encoding="utf-8"))
-            name = mapping_at({"all": said}, "all").get("model_name")
-            if isinstance(name, str) and name:
-                return name
+            for path in ("model_name", "config.model"):
+                name = value_at(said, path)
+                if isinstance(name, str) and name:
+                    return name
     is_made = file.name.startswith("samples_") and file.parent.name not in ("", ".")
     return file.parent.name.replace("__", "/") if is_made else None
 
@@ -111,7 +112,7 @@ def read_garak(
     attempts: dict[Any, tuple[int, Object]] = {}
     hits: dict[Any, tuple[int, Object]] = {}
     for number, item in records:
-        for name in ("target_name", "model_name"):
+        for name in ("target_name", "model_name", "target_type", "model_type"):
             system = system or item.get(f"plugins.{name}")
         if item.get("entry_type") == "attempt":
             attempts[item.get("uuid", number)] = number, item
@@ -187,7 +188,7 @@ def _read_promptfoo_result(number: int, item: Object, named: frozenset[str]) -> 
     if isinstance(answer, Mapping | list):
         answer = json.dumps(answer)
     reason = response.get("finishReason")
-    if first_at(response, "guardrails.flagged") is True and not answer:
+    if value_at(response, "guardrails.flagged") is True and not answer:
         reason = "content_filter"
     elif response.get("isRefusal") is True and not answer:
         reason = "refusal"
@@ -204,7 +205,7 @@ def _read_promptfoo_result(number: int, item: Object, named: frozenset[str]) -> 
         "model": _name_provider(item.get("provider")),
         "id": item.get("id"),
     }
-    repeat = first_at(item, "testCase.options.repeatIndex")
+    repeat = value_at(item, "testCase.options.repeatIndex")
     if isinstance(repeat, int):
         found["repeat"] = repeat
     return Row(number, columns, found)
@@ -235,8 +236,8 @@ def _name_provider(provider: Any) -> Any:
 
 def _read_promptfoo_table(table: Object, named: frozenset[str]) -> Iterator[Row]:
     """Yield the results of the older form: a row a test, a column a provider."""
-    names = first_at(table, "head.vars")
-    prompts = first_at(table, "head.prompts")
+    names = value_at(table, "head.vars")
+    prompts = value_at(table, "head.prompts")
     heads = prompts if isinstance(prompts, list) else []
     body = table.get("body")
     for number, line in enumerate(body if isinstance(body, list) else ()):
@@ -270,18 +271,18 @@ def read_helm(records: _Records, named: frozenset[str]) -> Iterator[Row]:
     for _, item in records:
         states = item.get("request_states")
         listed = [one for one in states or () if isinstance(one, Mapping)]
-        perturbed = any(first_at(one, "instance.perturbation") for one in listed)
-        default = first_at(item, "adapter_spec.model")
+        perturbed = any(value_at(one, "instance.perturbation") for one in listed)
+        default = value_at(item, "adapter_spec.model")
         for number, state in enumerate(listed):
             columns = dict(flatten_columns(mapping_at(state, "instance"), named=named))
             if perturbed and "id" in columns:
                 columns["cluster"] = columns["id"]
             trial = state.get("train_trial_index")
-            text = first_at(state, "instance.input.text")
-            sent = read_conversation(first_at(state, "request.messages"))[0]
+            text = value_at(state, "instance.input.text")
+            sent = read_conversation(value_at(state, "request.messages"))[0]
             found: dict[str, Any] = {
-                "text": text or sent or first_at(state, "request.prompt"),
-                "model": first_at(state, "request.model") or default,
+                "text": text or sent or value_at(state, "request.prompt"),
+                "model": value_at(state, "request.model") or default,
             }
             result = mapping_at(state, "result")
             completions = result.get("completions")
@@ -293,7 +294,7 @@ def read_helm(records: _Records, named: frozenset[str]) -> Iterator[Row]:
                     found["finish_reason"] = find_error_reason(result["error"])
             for place, one in enumerate(several or [None]):
                 own = {"answer": join_texts(one), "repeat": place + (trial or 0)}
-                own["reasoning"] = bool(first_at(one, "thinking.text"))
-                reason = first_at(one, "finish_reason.reason")
+                own["reasoning"] = bool(value_at(one, "thinking.text"))
+                reason = value_at(one, "finish_reason.reason")
                 own["finish_reason"] = reason or found.get("finish_reason")
                 yield Row(number, columns, found | own)

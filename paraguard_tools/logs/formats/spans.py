@@ -7,10 +7,10 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
-    first_at,
     flatten_columns,
     join_texts,
     read_conversation,
+    value_at,
 )
 from paraguard_tools.logs.formats.sources import decode
 from paraguard_tools.servers.stops import values_at
@@ -163,12 +163,12 @@ def _list_nested(found: Any) -> list[Any]:
 def _list_openinference(nested: Object, kind: str) -> list[dict[str, Any]]:
     """Return the messages of a span of OpenInference."""
     messages = []
-    for one in _list_nested(first_at(nested, f"llm.{kind}_messages")):
+    for one in _list_nested(value_at(nested, f"llm.{kind}_messages")):
         inside = _nest(one) if isinstance(one, Mapping) else {}
         message = inside.get("message", inside)
         if isinstance(message, Mapping):
             parts = _list_nested(message.get("contents"))
-            texts = [first_at(_nest(part), "message_content.text") for part in parts]
+            texts = [value_at(_nest(part), "message_content.text") for part in parts]
             said = [text for text in texts if isinstance(text, str)]
             content = message.get("content")
             content = "".join(said) if content is None and said else content
@@ -182,7 +182,7 @@ def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
     None if it is none, nothing if it is not about a model.
     """
     nested = _nest(about)
-    kind = first_at(nested, "openinference.span.kind")
+    kind = value_at(nested, "openinference.span.kind")
     if kind is None and "llm" not in nested:
         return None
     if kind is not None and str(kind).upper() != "LLM":
@@ -198,10 +198,10 @@ def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
     fields: dict[str, Any] = {
         "text": text,
         "answer": answer,
-        "model": first_at(nested, "llm.model_name"),
-        "id": first_at(span, "context.span_id") or span.get("spanId"),
+        "model": value_at(nested, "llm.model_name"),
+        "id": value_at(span, "context.span_id") or span.get("spanId"),
     }
-    status = first_at(span, "status.code") or first_at(span, "status_code")
+    status = value_at(span, "status.code") or value_at(span, "status_code")
     status = status or span.get("status")
     if not answer and str(status).rpartition("_")[2] in ("ERROR", "2"):
         fields["finish_reason"] = "error"
@@ -210,8 +210,8 @@ def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
 
 def _read_value(nested: Object, kind: str) -> str | None:
     """Return what went in or out of a span as text; none if it is JSON."""
-    value = first_at(nested, f"{kind}.value")
-    is_json = str(first_at(nested, f"{kind}.mime_type")).endswith("json")
+    value = value_at(nested, f"{kind}.value")
+    is_json = str(value_at(nested, f"{kind}.mime_type")).endswith("json")
     return value if isinstance(value, str) and not is_json else None
 
 

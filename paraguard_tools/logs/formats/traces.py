@@ -6,12 +6,12 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
-    first_at,
     flatten_columns,
     join_texts,
     mapping_at,
     read_conversation,
     read_responses,
+    value_at,
 )
 from paraguard_tools.logs.formats.harnesses import find_error_reason
 from paraguard_tools.logs.formats.sources import decode
@@ -88,8 +88,8 @@ def read_langsmith(records: _Records, named: frozenset[str]) -> Iterator[Row]:
         fields = _read_pair(asked, came)
         names = (
             about.get("ls_model_name"),
-            first_at(extra, "invocation_params.model"),
-            first_at(extra, "invocation_params.model_name"),
+            value_at(extra, "invocation_params.model"),
+            value_at(extra, "invocation_params.model_name"),
             fields["model"],
         )
         fields["model"] = next(filter(None, names), None)
