@@ -14,6 +14,7 @@ import pandas as pd
 from paraguard_tools.logs import records, repeats
 from paraguard_tools.logs.formats.chats import NO_RESULT
 from paraguard_tools.logs.formats.fields import LIMIT_REASONS
+from paraguard_tools.logs.formats.sources import map_text
 from paraguard_tools.logs.reading import Reading
 from paraguard_tools.logs.records import (
     SURROGATE,
@@ -269,7 +270,7 @@ def _take_ids(source: LogSource, told: Told) -> Told:
             f"{source.name}: there is no id by which rows of several files belong"
             " together; name its column with --cluster"
         )
-    frame = told.frame.assign(cluster=told.raw[ids].map(str))
+    frame = told.frame.assign(cluster=map_text(told.raw[ids]))
     columns = {**told.columns, "cluster": ids}
     return Told(frame, told.raw, columns, told.notes, told.format, told.requests)
 
@@ -312,8 +313,8 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
     frame = pd.DataFrame(_DEFAULTS | {"system": ""}, given.index)
     notes: list[str] = []
     if "text" in given:
-        texts = given["text"].fillna("").map(str)
-        frame["text"] = texts.map(lambda text: SURROGATE.sub("\ufffd", text))
+        texts = map_text(given["text"].fillna(""))
+        frame["text"] = map_text(texts, lambda text: SURROGATE.sub("\ufffd", text))
     failed = _find_failed(given)
     for name in given.columns.intersection(_TOLD):
         is_lost = failed if name in ("decision", "cluster") else None
@@ -353,7 +354,9 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
         frame["annotation"] = translate(frame["annotation"], _WORDS).fillna("")
     frame["outcome"] = frame.get("decision", frame["label"]).astype(object)
     if "answer" in given:
-        frame["outcome"] = frame["outcome"] + "\0" + given["answer"].fillna("").map(str)
+        frame["outcome"] = (
+            frame["outcome"] + "\0" + map_text(given["answer"].fillna(""))
+        )
     if "repeat" in given:
         frame["repeat_id"] = given["repeat"]
     return _Decided(frame, labelled_by, notes)
@@ -367,7 +370,7 @@ def _read_answers(given: pd.DataFrame, failed: pd.Series) -> pd.DataFrame:
     answers = given.reindex(columns=list(_ANSWERED)).astype(object)
     answers = answers.where(answers.notna(), None)
     if "answer" in given:
-        answers["answer"] = answers["answer"].map(_restore)
+        answers["answer"] = map_text(answers["answer"], _restore)
     is_open = answers["finish_reason"].isna() | (answers["finish_reason"] == NO_RESULT)
     answers.loc[is_open & failed, "finish_reason"] = "error"
     if "error" in given and "answer" in given:
@@ -403,11 +406,13 @@ def _find_failed(given: pd.DataFrame) -> pd.Series:
     if "finish_reason" in given:
         failed |= given["finish_reason"].isin(["error", NO_RESULT])
     if "error" in given:
-        words = given["error"].fillna("").map(lambda one: str(one).strip().lower())
+        words = map_text(
+            given["error"].fillna(""), lambda one: str(one).strip().lower()
+        )
         is_yes = words.map(YES_NO).eq(True)
         is_told = ~words.isin(_NOTHING)
         if "answer" in given:
-            is_told &= given["answer"].fillna("").map(str).str.strip() == ""
+            is_told &= map_text(given["answer"].fillna("")).str.strip() == ""
         failed |= is_yes | is_told
     return failed
 
@@ -418,7 +423,7 @@ def _unlabel_failed(
     """Take back decisions on answers that never came; say how many there were."""
     frame.loc[failed, "label"] = "unparsed"
     frame.loc[failed, "kind"] = "error"
-    said = answers["answer"].map(lambda one: str(one or "").strip())
+    said = map_text(answers["answer"], lambda one: str(one or "").strip())
     is_blank = (said == "") & (frame["label"] == "accept")
     if is_blank.any() and (said != "").any():
         frame.loc[is_blank, "label"] = "unparsed"
@@ -454,7 +459,7 @@ def _find_wide(told: Told) -> list[str]:
     found = []
     head = told.raw.head(50)
     for place, name in enumerate(head.columns):
-        values = head.iloc[:, place].dropna().map(str)
+        values = map_text(head.iloc[:, place].dropna())
         if name in told.columns.values() or not len(values):
             continue
         lower = str(name).lower()
@@ -499,7 +504,7 @@ def _check_words(
 
     Annotations may be blank, systems too, and what is lost.
     """
-    words = values.astype(object).where(values.notna(), "").map(str)
+    words = map_text(values.astype(object).where(values.notna(), ""))
     is_utf8 = words.map(lambda word: not SURROGATE.search(word))
     source.check(words, is_utf8, "is not UTF-8")
     if values.name not in ("annotation", "system"):
@@ -609,7 +614,7 @@ def _join(
     looked = rows.rename(columns={"repeat_id": "repeat"})
     ids = next((one for one in _PROMPT_IDS if one in raw), "")
     if ids:  # texts may be cut, or share all that was kept of them
-        names = raw[ids].fillna("").map(str).tolist()
+        names = map_text(raw[ids].fillna("")).tolist()
         blank = looked["text"] == ""
         both = looked["text"] + "\0" + pd.Series(names, looked.index)
         looked["text"] = both.where(~blank, "")
@@ -656,7 +661,7 @@ def _join(
 def _fill_systems(rows: pd.DataFrame) -> int:
     """Name the system of rows that name none; return how many there were."""
     names = rows["system"].astype(object)
-    blank = names.isna() | (names.map(str).str.strip() == "")
+    blank = names.isna() | (map_text(names).str.strip() == "")
     known = names[~blank].unique()
     if blank.any() and len(known):
         rows["system"] = names.where(

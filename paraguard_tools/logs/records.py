@@ -29,6 +29,7 @@ from paraguard_tools.logs.formats.sources import (
     LogSource,
     decode,
     find_log_source,
+    map_text,
 )
 from paraguard_tools.logs.formats.tables import read_table
 from paraguard_utils.errors import DataError
@@ -389,9 +390,9 @@ def _values_of(raw: pd.DataFrame, field_name: str, name: str) -> pd.Series:
         return values
     lower = name.strip().lower()
     if lower in REFUSAL_COLUMNS:
-        return values.map(lambda one: _as_decision(one, "reject", "accept"))
+        return map_text(values, lambda one: _as_decision(one, "reject", "accept"))
     if lower in COMPLIANCE_COLUMNS:
-        return values.map(lambda one: _as_decision(one, "accept", "reject"))
+        return map_text(values, lambda one: _as_decision(one, "accept", "reject"))
     return values
 
 
@@ -406,14 +407,16 @@ def _cut_clusters(
 ) -> None:
     """Cut off what a pattern matches in the ids of requests."""
     try:
-        compiled = re2.compile(pattern)
+        options = re2.Options()
+        options.log_errors = False
+        compiled = re2.compile(pattern, options)
     except re2.error as error:
         said = error.args[0] if error.args else ""
         said = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         raise DataError(
             f"--cluster {given!r}: {pattern!r} is no pattern: {said}"
         ) from None
-    ids = frame["cluster"].fillna("").map(str)
+    ids = map_text(frame["cluster"].fillna(""))
     whole = {one: compiled.sub("", one) for one in ids.unique()}
     if all(one == cut for one, cut in whole.items()):
         raise DataError(
@@ -426,6 +429,10 @@ def _cut_clusters(
             f" {blank[:60]!r}; match the end of an id only"
         )
     frame["cluster"] = ids.map(whole)
+
+
+def _show(value: Any) -> str:
+    return SURROGATE.sub("\ufffd", str(value))
 
 
 def suggest_clusters(
@@ -444,7 +451,7 @@ def suggest_clusters(
     for name in head.columns:
         if name in used or list(head.columns).count(name) > 1:
             continue
-        values = head[name].dropna().map(str)
+        values = map_text(head[name].dropna(), _show)
         n = values.nunique()
         if len(values) < len(head) or n < 2 or values.str.len().mean() > 80:
             continue

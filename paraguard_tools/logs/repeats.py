@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from paraguard_tools.logs.formats.sources import map_text
+
 SameText = Literal["auto", "repeats", "doubles", "wordings"]
 
 MIN_DIFFERING = 0.05
@@ -148,7 +150,7 @@ def _is_resumed(raw: pd.DataFrame, wording: np.ndarray, exact: np.ndarray) -> bo
         return True
     once = raw[~exact]
     for place in range(once.shape[1]):
-        values = once.iloc[:, place].map(str)
+        values = map_text(once.iloc[:, place])
         if values.is_unique and values.str.len().mean() < 80:
             return True
     is_even = len(np.unique(rows_of[rows_of > 0])) == 1

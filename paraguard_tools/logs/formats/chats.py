@@ -43,7 +43,19 @@ def read_chats(
     `asked` has the requests of a batch by their custom_id.
     """
     for number, item in records:
-        yield from read_record(number, item, named, asked)
+        if not asked and _is_flat(item):
+            yield Row(number, item, {})
+        else:
+            yield from read_record(number, item, named, asked)
+
+
+def _is_flat(item: Object) -> bool:
+    """Return whether a record has columns only: nothing nested, streamed or failed."""
+    if item.get("error") or item.get("custom_id"):
+        return False
+    if str(item.get("response", "")).startswith(("data:", "event:")):
+        return False
+    return not any(isinstance(value, dict | list) for value in item.values())
 
 
 def read_record(

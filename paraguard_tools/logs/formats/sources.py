@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -229,6 +230,15 @@ def count_lines_before_header(lines: list[str]) -> int:
             continue
         return number
     return 0
+
+
+def map_text(values: pd.Series, function: Callable[[Any], Any] = str) -> pd.Series:
+    """Return what a function makes of each value, as objects.
+
+    `Series.map` would hand texts to Arrow, which takes no halves of pairs.
+    """
+    found = [function(value) for value in values.tolist()]
+    return pd.Series(found, values.index, dtype=object, name=values.name)
 
 
 def decode(text: str) -> Any:
