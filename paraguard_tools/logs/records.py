@@ -199,7 +199,7 @@ def _assemble(
     answered: set[str] = set()
     if context.requests:
         records = _note_answered(records, answered)
-    rows = list(_name_place(context.source, known.read(records, context)))
+    rows = list(_check_shapes(context.source, known, known.read(records, context)))
     if context.requests:
         last = rows[-1].number + 1 if rows else 0
         asked = context.requests
@@ -220,10 +220,20 @@ def _assemble(
     return Told(told.frame, told.raw, told.columns, notes, known.name, n)
 
 
-def _name_place(source: LogSource, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows; an error that names no file gets its name."""
+def _check_shapes(
+    source: LogSource, known: registry.Format, rows: Iterable[Row]
+) -> Iterator[Row]:
+    """Yield rows; raise DataError, with the file's name, about a shape of no format."""
+    done = 0
     try:
-        yield from rows
+        for row in rows:
+            yield row
+            done += 1
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+        raise DataError(
+            f"{source.name}: behind {done:,} rows, a record has not the shape of"
+            f" {known.name} ({type(error).__name__}); fix it, or leave it out"
+        ) from None
     except DataError as error:
         said = str(error)
         raise DataError(

@@ -458,7 +458,7 @@ def test_a_bad_file_is_one_line(tmp_path, command, kind):
 
 def test_a_wide_table_says_how_to_melt_it(tmp_path):
     (tmp_path / "log").write_bytes(BAD["wide"])
-    with pytest.raises(DataError, match="'one' and 'two'.*melt"):
+    with pytest.raises(DataError, match=r"'one' and 'two'.*melt"):
         Decisions.from_file(tmp_path / "log")
 
 

@@ -245,7 +245,7 @@ def _read_promptfoo_table(table: Object, named: frozenset[str]) -> Iterator[Row]
         pairs = zip(names or (), values or (), strict=False)
         columns = flatten_columns(dict(pairs), named=named)
         outputs = line.get("outputs") if isinstance(line, Mapping) else None
-        for place, output in enumerate(outputs or ()):
+        for place, output in enumerate(outputs if isinstance(outputs, list) else ()):
             one = output if isinstance(output, Mapping) else {"text": output}
             head = heads[place] if place < len(heads) else {}
             head = head if isinstance(head, Mapping) else {}

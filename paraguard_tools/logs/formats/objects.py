@@ -1,5 +1,6 @@
 """Read the JSON objects of a file: a line each, one document, or a stream's events."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,9 +31,14 @@ def list_objects(source: LogSource) -> Iterator[tuple[int, Object]]:
 
 def _list_lines(source: LogSource) -> Iterator[tuple[int, Any]]:
     with source.open_text() as opened:
-        for number, line in enumerate(opened):
-            if line.strip():
-                yield number, decode(line)
+        lines = ((number, line) for number, line in enumerate(opened) if line.strip())
+        first = next(lines, None)
+        second = next(lines, None)
+        if first and second is None:  # a document in one line
+            yield from enumerate(unwrap(decode(first[1])))
+            return
+        for number, line in itertools.chain(filter(None, (first, second)), lines):
+            yield number, decode(line)
 
 
 def _list_document(source: LogSource) -> list[Any]:
@@ -67,9 +73,7 @@ def _skip_blank(content: str, place: int) -> int:
 def unwrap(document: Any) -> Iterator[Any]:
     """Yield the rows of a document that only wraps a list of them, or itself."""
     lists = [name for name in _LISTS if _is_rows(document, name)]
-    if len(lists) == 1 and not {"choices", "messages", "object"} & set(document) - {
-        "object"
-    }:
+    if len(lists) == 1 and not {"choices", "messages"} & set(document):
         yield from document[lists[0]]
     else:
         yield document
