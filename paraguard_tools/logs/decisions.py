@@ -527,7 +527,8 @@ def _to_labels(
     """Turn decisions, as the file words them, into `LABELS`."""
     there = sorted(one for one in decisions.unique() if one.strip())
     words = dict(_WORDS) | {"": "unparsed"}
-    if not {"reject", "accept"} & {name.strip().lower() for name in there}:
+    others = {_WORDS.get(name.strip().lower()) for name in there}
+    if "accept" not in there and "reject" not in others and not rejects:
         words["blocked"] = "reject"  # one of a filter's two words
     for name in there:
         if name.strip().lower().startswith("error_"):

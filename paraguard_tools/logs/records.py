@@ -445,6 +445,11 @@ def _show(value: Any) -> str:
     return SURROGATE.sub("\ufffd", str(value))
 
 
+def _has_several(texts: pd.Series, values: pd.Series) -> bool:
+    """Return whether rows of one value have different texts."""
+    return bool((texts.groupby(values.to_numpy()).nunique() > 1).any())
+
+
 def suggest_clusters(
     raw: pd.DataFrame, taken: Iterable[str], texts: pd.Series | None = None
 ) -> list[str]:
@@ -465,13 +470,10 @@ def suggest_clusters(
         n = values.nunique()
         if len(values) < len(head) or n < 2 or values.str.len().mean() > 80:
             continue
-        if texts is not None:
-            inside = texts.iloc[: len(head)].groupby(values.to_numpy()).nunique()
-            if not (inside > 1).any():
-                continue  # each value has one text
         if n <= len(head) / 2:
-            found.append(f"--cluster {name}")
-        elif n > len(head) / 2 and "id" in str(name).lower():
+            if texts is None or _has_several(texts.iloc[: len(head)], values):
+                found.append(f"--cluster {name}")
+        elif "id" in str(name).lower():
             cut = values.str.replace(r"[-_.:/]+[0-9a-z]+$", "", regex=True)
             if 2 <= cut.nunique() <= len(head) / 2:
                 found.append(f"--cluster '{name}~[-_.:/]+[0-9a-z]+$'")
