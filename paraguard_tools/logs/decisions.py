@@ -1,6 +1,6 @@
 """Read decisions of one or several systems from anybody's file.
 
-The file may have one of many layouts (`docs/usage.md`, Your own log).
+The file may have one of many layouts (`docs/usage.md`, Audit your own decisions).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

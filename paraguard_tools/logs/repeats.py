@@ -1,7 +1,7 @@
 """Tell doubles of a row, runs of one text and wordings of one request from one another.
 
 A double says nothing new, and is counted once. Runs of one text differ by chance, and
-only wordings show what wording does (`docs/usage.md`, Your own log).
+only wordings show what wording does (`docs/usage.md`, Audit your own decisions).
 """
 
 from typing import Literal, NamedTuple
