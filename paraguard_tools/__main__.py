@@ -1,5 +1,6 @@
 """The command line: `paraguard`, or `python -m paraguard_tools`."""
 
+import io
 import re
 import sys
 from typing import Annotated
@@ -101,6 +102,9 @@ def main() -> None:
     begin a line, or change how a terminal shows it.
     """
     app.info.epilog = list_by_reader()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may be no UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:

@@ -28,6 +28,8 @@ from paraguard_tools.logs.decisions import (
     label_refusals,
     translate,
 )
+from paraguard_tools.logs.formats import registry
+from paraguard_tools.logs.repeats import SameText
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.paths import DATA, RESULTS, display_path
@@ -50,9 +52,18 @@ ColumnOption = Annotated[
     ),
 ]
 
+PhrasesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Fixed lines in which your own product declines, one a line.",
+    ),
+]
+
 
 def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
-    """Audit a log, print what was found and write it to a folder."""
+    """Audit a log, print what was read and found, and write it to a folder."""
+    print(_fill(decisions.reading.lines), end="\n\n", flush=True)
     vectors = None if decisions.clustered else embed_log(decisions)
     found = audits.audit(decisions, vectors=vectors)
     if decisions.labelled_by:
@@ -70,16 +81,29 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
 
 
 def embed_log(decisions: Decisions) -> np.ndarray:
-    """Return the sentence vectors of a log's rows; DataError if it has no texts."""
-    from paraguard_utils.models import encoder
+    """Return the sentence vectors of a log's rows.
 
+    Raises DataError if it has no texts, or if the encoder's packages are not there.
+    """
     texts = decisions.rows["text"].tolist()
     if not any(texts):
         raise DataError(
             f"{decisions.name}: there are neither clusters nor texts; name one of them,"
             " with --cluster or --text"
         )
-    return encoder.memoize_embedding(encoder.encode_texts)(texts)
+    try:
+        from paraguard_utils.models import encoder
+
+        return encoder.memoize_embedding(encoder.encode_texts)(texts)
+    except ModuleNotFoundError as missing:
+        hints = decisions.cluster_hints
+        offered = f" Here these may do: {'; '.join(hints)}." if hints else ""
+        raise DataError(
+            f"{decisions.name}: no column says which requests ask the same (cluster)."
+            " Name it with --cluster COLUMN, or cut an id: --cluster"
+            f" 'COLUMN~PATTERN'.{offered} Near neighbours can replace clusters, after"
+            f" pip install '.[models]' in a clone ({missing.name} is not there)."
+        ) from None
 
 
 def _fill(lines: Sequence[str]) -> str:
@@ -125,7 +149,7 @@ def read_score_rows(
     """
     source = records.find_log_source(file)
     named = dict.fromkeys(records.USUAL_COLUMNS, "none") | dict(columns)
-    rows = records.read_rows(source, named).dropna(axis=1, how="all")
+    rows = records.read_rows(source, named).frame.dropna(axis=1, how="all")
     for name in ("score", "cluster"):
         if name not in rows:
             raise DataError(
@@ -191,34 +215,44 @@ def label(
         Literal["combined", "cues"],
         typer.Option(help="Cue list and classifier, or the cue list alone (no torch)."),
     ] = "combined",
-    refusal_phrases: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Fixed lines in which your own product declines, one a line.",
-        ),
-    ] = None,
+    refusal_phrases: PhrasesOption = None,
 ) -> None:
     """Label answers as accepted or refused, on standard output.
 
-    It prints the file with label, kind, rule and p_refusal. What has no label is
-    unparsed; its kind says why.
+    It prints the file with label, kind, rule and p_refusal; under the names
+    paraguard_label and so on where the file has such columns itself. What has no label
+    is unparsed; its kind says why.
 
     Example: paraguard label answers.csv --column completion --request prompt >
     labelled.csv
     """
     frame = records.read_table(records.find_log_source(file))
     for name, option in ((column, "--column"), (request, "--request")):
-        if name and name not in frame:
+        if name and list(frame).count(name) != 1:
+            problem = "no column" if name not in frame else "two columns"
             raise DataError(
-                f"{file}: no column {name!r}; it has {', '.join(frame)}; name one with"
+                f"{file}: {problem} {name!r}; it has {', '.join(frame)}; name one with"
                 f" {option}"
             )
     asked = frame[request] if request else None
     phrases = read_phrases(refusal_phrases) if refusal_phrases else []
     reasons = frame.get("finish_reason")
     found = label_refusals(frame[column], reasons, asked, labeller, phrases)
-    frame.assign(**found).to_csv(sys.stdout, index=False)
+    print_labelled(frame, found)
+
+
+def print_labelled(frame: pd.DataFrame, found: pd.DataFrame) -> None:
+    """Print a file with the columns of its labels, and keep its own columns."""
+    taken = [name for name in found if name in frame]
+    if taken:
+        found = found.add_prefix("paraguard_")
+        print(
+            f"The file has columns {', '.join(taken)}: ours are called"
+            f" {', '.join(found)}.",
+            file=sys.stderr,
+        )
+    both = [frame.reset_index(drop=True), found.reset_index(drop=True)]
+    pd.concat(both, axis=1).to_csv(sys.stdout, index=False)
 
 
 @app.command()
@@ -260,7 +294,8 @@ def audit(
         list[str] | None,
         typer.Argument(
             metavar="FILE",
-            help="Decisions or answers, - for standard input; two with --compare.",
+            help="Decisions or answers, - for standard input; several are one log, or"
+            " two with --compare.",
         ),
     ] = None,
     text: ColumnOption = "",
@@ -270,16 +305,40 @@ def audit(
     system: ColumnOption = "",
     harmful: ColumnOption = "",
     annotation: ColumnOption = "",
+    repeat: ColumnOption = "",
     rejects: Annotated[
         list[str] | None,
         typer.Option(
             metavar="VALUE",
-            help="A decision that is a refusal, all others not; repeatable.",
+            help="A further decision that is a refusal; unknown words are answers then;"
+            " repeatable.",
         ),
     ] = None,
     requests: Annotated[
         str, typer.Option("--input", metavar="FILE", help="Input file of a batch.")
     ] = "",
+    errors: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Error file of a batch, read as rows too."),
+    ] = "",
+    side_by_side: Annotated[
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="Each file has another wording of every request; rows of one id ask"
+            " the same.",
+        ),
+    ] = False,
+    same_text: Annotated[
+        SameText,
+        typer.Option(
+            help="What rows of one text are: runs, doubles to count once, or wordings."
+        ),
+    ] = "auto",
+    refusal_phrases: PhrasesOption = None,
+    formats: Annotated[
+        bool, typer.Option("--formats", help="List the formats of logs.")
+    ] = False,
     labeller: Annotated[
         str,
         typer.Option(help="cues or combined, for answers."),
@@ -338,18 +397,35 @@ def audit(
         "system": system,
         "harmful": harmful,
         "annotation": annotation,
+        "repeat": repeat,
     }
+    if formats:
+        print(registry.list_formats())
+        return
     if plan:
         print(format_plan())
         return
     files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
-    if len(files) != 1 + compare:
-        raise SettingsError("name one file, two with --compare, or --demo")
+    if not files or (compare and len(files) != 2):
+        raise SettingsError("name one file or more, two with --compare, or --demo")
+    phrases = read_phrases(refusal_phrases) if refusal_phrases else ()
 
-    def read(name: str) -> Decisions:
-        return Decisions.from_file(name, columns, rejects or (), requests, labeller)
+    def read(*names: str) -> Decisions:
+        return Decisions.from_files(
+            names,
+            columns,
+            rejects or (),
+            requests,
+            labeller,
+            side_by_side=side_by_side,
+            same_text=same_text,
+            refusal_phrases=phrases,
+        )
 
-    logs = [read(name) for name in files]
+    if compare:
+        logs = [read(name) for name in files]
+    else:
+        logs = [read(*files, *([errors] if errors else []))]
     if compare:
         print(format_comparison(*logs))
         return

@@ -324,7 +324,8 @@ def test_the_demo_is_the_record(tmp_path, command):
         index=False
     )
     done = command("audit", "--demo", "--out", str(tmp_path / "o"))
-    said = done.printed.partition("\n\n")[0]
+    read, said = done.printed.split("\n\n")[:2]
+    assert read.startswith(f"Read {len(made):,} rows")
     assert not done.error and f"```\n{said}\n```" in (
         paths.ROOT / "README.md"
     ).read_text(encoding="utf-8")

@@ -306,7 +306,7 @@ def test_a_log_of_inspect_is_read_by_its_own_reader(tmp_path):
             id=i,
             epoch=1,
             input=row.text,
-            system="",
+            target="",
             metadata={"cluster": row.cluster},
             output=model.ModelOutput.from_content("m", row.answer),
         )
