@@ -98,7 +98,9 @@ def word_overlaps(
     >>> word_overlaps(["How to kill weeds", "kill"], np.array([0]), np.array([1]))
     array([0.25])
     """
-    words = [frozenset(split_words(text)) for text in texts]
+    words = {}
+    for row in np.union1d(first, second):
+        words[row] = frozenset(split_words(texts[row]))
     pairs = zip(first, second, strict=True)
     return np.array([jaccard(words[one], words[other]) for one, other in pairs], float)
 
