@@ -1,10 +1,12 @@
 """The command line: `paraguard`, or `python -m paraguard_tools`."""
 
+import io
 import sys
 
 import typer
 
 from paraguard_tools.logs.commands import app
+from paraguard_tools.logs.names import escape_line
 from paraguard_utils.errors import UserError
 from paraguard_utils.seams import find_extensions, load_extension
 
@@ -29,6 +31,9 @@ def main() -> None:
 
     Errors are whatever its user did wrong, or the system refuses.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # none where it is closed
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False))
     except UsageError as error:
@@ -40,18 +45,21 @@ def main() -> None:
                 sys.exit(_NOT_INSTALLED.format(NEEDED))
             context = getattr(error, "ctx", None)
             place = context.command_path if context else "paraguard"
-            print(f"{words} ({place} -h says what there is)", file=sys.stderr)
+            said = escape_line(f"{words} ({place} -h says what there is)")
+            print(said, file=sys.stderr)
         sys.exit(2)
     except typer.Abort:
         sys.exit(130)
     except UserError as error:
-        sys.exit(str(error))
+        sys.exit(escape_line(str(error)))
     except ModuleNotFoundError as error:
         sys.exit(_NOT_INSTALLED.format(error.name))
     except OSError as error:
         sys.exit(
-            f"{error.filename or 'a file'}: {error.strerror or error}; mend that and"
-            " run the same command again"
+            escape_line(
+                f"{error.filename or 'a file'}: {error.strerror or error}; mend that"
+                " and run the same command again"
+            )
         )
 
 

@@ -8,7 +8,8 @@ import hashlib
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -297,17 +298,29 @@ def threshold(
     print(_fill(describe_cut(rows, requests, confidence)))
 
 
-def name_audit_folder(file: str) -> Path:
+def name_audit_folder(file: str, demo: bool = False) -> Path:
     """Return the folder of a log's audit: two logs have two, whatever they are called.
 
     Its name ends with a few letters that stand for where the log is.
     """
-    if file == records.STDIN:
-        return RESULTS / "audit" / "stdin"
+    if demo or file == records.STDIN:
+        return RESULTS / "audit" / ("demo" if demo else "stdin")
     path = Path(file).absolute()
     place = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()
     stem = re.sub(r"[^\w-]+", "_", path.name.split(".")[0]).strip("_")[:60]
     return RESULTS / "audit" / f"{stem or 'log'}-{place[:6]}"
+
+
+@contextmanager
+def _usage_errors(context: typer.Context) -> Iterator[None]:
+    """Turn settings that are not allowed into errors of usage, of this command."""
+    try:
+        yield
+    except SettingsError as error:
+        raise typer.BadParameter(str(error), context) from None
+    except typer.BadParameter as error:
+        error.ctx = error.ctx or context
+        raise
 
 
 def _refuse_options(given: Mapping[str, Any], why: str) -> None:
@@ -438,80 +451,73 @@ def audit(
         "harmful": harmful,
         "annotation": annotation,
     }
-    limits = {"--baseline": baseline, "--fail-above": fail_above}
     judging = {
+        "--baseline": baseline,
+        "--fail-above": fail_above,
         "--margin": margin,
         "--measure": measure,
         "--max-undecided": max_undecided,
         "--min-shared": min_shared,
+        "--junit": junit,
     }
-    writing = {"--out": out, "--json": json_file, "--junit": junit}
-    writing["--summary"] = summary
+    writing = {"--out": out, "--json": json_file, "--summary": summary}
     reading: dict[str, Any] = {f"--{name}": one for name, one in columns.items()}
     reading |= {"--rejects": rejects, "--input": requests, "--labeller": labeller}
-    try:
+    named = [*(logs or ()), *([str(DATA / "demo.csv")] if demo else [])]
+    with _usage_errors(context):
         if plan:
             others = {"--compare": compare, "--demo": demo, "a file": logs}
-            _refuse_options(
-                others | reading | limits | judging | writing, "with --plan"
-            )
+            _refuse_options(others | reading | judging | writing, "with --plan")
             print(format_plan())
             return
-        named = [*(logs or ()), *([str(DATA / "demo.csv")] if demo else [])]
         if len(named) != 1 + compare:
             raise typer.BadParameter("name one file, two with --compare, or --demo")
         if compare:
-            _refuse_options(limits | judging | writing, "with --compare")
+            _refuse_options(judging | writing, "with --compare")
         if demo:
-            _refuse_options(reading | limits | judging, "with --demo")
+            _refuse_options(reading | judging, "with --demo")
         if not baseline:
-            only = {"--margin": margin, "--min-shared": min_shared}
-            _refuse_options(only, "without --baseline")
+            _refuse_options(
+                {"--margin": margin, "--min-shared": min_shared}, "without --baseline"
+            )
         if fail_above is None and not baseline:
-            _refuse_options(judging | {"--junit": junit}, "without a limit")
-        _check_choice("--labeller", [labeller] if labeller else [], _LABELLERS)
-        _check_choice("--measure", measure or [], FOR_A_BASELINE)
+            _refuse_options(judging, "without --fail-above or --baseline")
         if [*named, baseline].count(records.STDIN) > 1:
             raise typer.BadParameter("standard input (-) can be read once")
-        asked = _Limits(
+        _check_choice("--labeller", [labeller] if labeller else [], _LABELLERS)
+        _check_choice("--measure", measure or [], FOR_A_BASELINE)
+        evidence = gate.Evidence(
+            gate.MAX_UNDECIDED if max_undecided is None else max_undecided,
+            gate.MIN_SHARED if min_shared is None else min_shared,
+        )
+        limits = _Limits(
             fail_above,
             baseline,
             MARGIN if margin is None else margin,
             tuple(dict.fromkeys(measure or ())),
-            gate.Evidence(
-                gate.MAX_UNDECIDED if max_undecided is None else max_undecided,
-                gate.MIN_SHARED if min_shared is None else min_shared,
-            ),
+            evidence,
         )
-        asked.check()
-        folder = out or name_audit_folder("demo" if demo else named[0])
-        if demo and not out:
-            folder = RESULTS / "audit" / "demo"
-        reports = [one for one in (json_file, junit, summary) if one]
+        limits.check()
+        folder = out or name_audit_folder(named[0], demo)
+        reports = [one for one in (json_file, junit) if one]
         pages = [] if compare else [folder / name for name in page.FILES]
-        inputs = [one for one in (*named, baseline, requests) if one]
-        files.check_outputs([*reports, *pages], inputs)
-    except SettingsError as error:
-        raise typer.BadParameter(str(error), context) from None
-    except typer.BadParameter as error:
-        error.ctx = error.ctx or context
-        raise
-    for report in (json_file, junit):
-        if report:
+        outputs = [*reports, *pages, *([summary] if summary else [])]
+        files.check_outputs(outputs, filter(None, [*named, baseline, requests]))
+        for report in reports:
             files.remove_file(report)
-    if records.STDIN in named and sys.stdin is None:
-        raise DataError("-: standard input is closed; name a file, or open it")
+        if records.STDIN in [*named, baseline] and sys.stdin is None:
+            raise DataError("-: standard input is closed; name a file, or open it")
 
-    def read(name: str) -> Decisions:
-        return Decisions.from_file(name, columns, rejects or (), requests, labeller)
+        def read(name: str) -> Decisions:
+            return Decisions.from_file(name, columns, rejects or (), requests, labeller)
 
-    read_logs = [read(name) for name in named]
+        read_logs = [read(name) for name in named]
+        before = read(baseline) if baseline else None
     if compare:
         print(format_comparison(*read_logs))
         return
-    before = read(baseline) if baseline else None
     found = report_audit(read_logs[0], folder)
-    findings = asked.judge(found, before)
+    findings = limits.judge(found, before)
     for one in findings:
         print(one.line)
     if json_file:
@@ -523,7 +529,7 @@ def audit(
         counted = f"Read {audits.count_rows(found.decisions)}."
         with summary.open("a", encoding="utf-8", errors="replace") as opened:
             opened.write(gate.gate_markdown(counted, found.sentences, findings))
-    sys.exit(gate.exit_status(findings) if asked.has_limit else 0)
+    sys.exit(gate.exit_status(findings) if limits.given else 0)
 
 
 class _Limits(NamedTuple):
@@ -536,7 +542,7 @@ class _Limits(NamedTuple):
     evidence: gate.Evidence
 
     @property
-    def has_limit(self) -> bool:
+    def given(self) -> bool:
         """Whether there is anything to judge by."""
         return self.fail_above is not None or bool(self.baseline)
 

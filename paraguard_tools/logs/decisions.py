@@ -20,7 +20,7 @@ from paraguard_tools.logs.records import (
     read_words,
 )
 from paraguard_utils.core.decisions import LABELS
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, SettingsError
 
 ONLY_SYSTEM = "all rows"  # the system of a file that names none
 # Answers up to which the classifier reads too, if it is installed: it embeds each
@@ -153,8 +153,18 @@ def _decide(
         frame[name] = _check_words(source, told[name])
     labelled_by = ""
     if "decision" in told:
+        if labeller:
+            raise SettingsError(
+                f"{source.name}: it has decisions, so that no answer is labelled; leave"
+                " out --labeller, or pass --decision none"
+            )
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     elif "answer" in told or "finish_reason" in told:
+        if rejects:
+            raise SettingsError(
+                f"{source.name}: it has answers and no decisions, so that --rejects"
+                " means nothing; name the decisions with --decision"
+            )
         answers = told.reindex(columns=_ANSWERED).astype(object)
         found, labelled_by = _label(answers, labeller)
         frame["label"] = found["label"].to_numpy()

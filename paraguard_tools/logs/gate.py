@@ -13,18 +13,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.core.until_sure import MAX_UNDECIDED, UNKNOWN
 from paraguard_tools.logs.audit import AUDIT_HEADINGS, format_interval
 from paraguard_tools.logs.names import escape_markdown, escape_unprintable, show_name
 from paraguard_utils.errors import SettingsError
 
-UNKNOWN = "too little to say"
 EXIT_CODES = {
     "worse": 3,
     UNKNOWN: 4,
     "not worse": 0,
 }  # worst first; 1 is an error, 2 a wrong command line
 
-MAX_UNDECIDED = 0.05
 MIN_SHARED = 0.8
 
 SHARES = (

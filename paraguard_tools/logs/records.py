@@ -24,7 +24,7 @@ import pandas as pd
 
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.stops import first_at
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, SettingsError
 
 _Object: TypeAlias = Mapping[str, Any]
 
@@ -221,6 +221,11 @@ def read_rows(
     nothing. `requests` is the input file of a batch, which has what was asked. Raises
     DataError if a row cannot be read, or a column that was named is not there.
     """
+    if requests and source.kind not in ("lines", "document"):
+        raise SettingsError(
+            f"{source.name}: this is no batch, so that --input means nothing; leave it"
+            " out"
+        )
     if source.kind == "table":
         return _choose_columns(source, read_table(source, "surrogateescape"), columns)
     if source.kind == "parquet":
