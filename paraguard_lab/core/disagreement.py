@@ -227,6 +227,9 @@ def sum_wordings(
 ) -> WordingSums:
     """Sum what DR over wordings, and over repeats of one wording, follows from.
 
+    Every wording counts once, with the share of its repeats that are refused: a row
+    that is written again changes nothing but chance.
+
     Parameters
     ----------
     refused : numpy.ndarray of float, shape (n,)
@@ -237,36 +240,48 @@ def sum_wordings(
 
     Examples
     --------
-    One cluster, one text twice and another once: of two texts, two pairs of two differ;
-    of one text, none.
+    One text is refused twice, and another one of the cluster answered: the two texts
+    differ, and the repeats do not.
 
     >>> refused, wording = np.array([1.0, 1, 0]), np.array([0, 0, 1])
     >>> sums = sum_wordings(refused, np.zeros(3, int), wording, 1)
     >>> float(sums.wordings[0, 0]), float(sums.repeats[0, 0])
-    (3.0, 0.0)
+    (2.0, 0.0)
     """
-    known = ~np.isnan(refused)
-    refused, cluster, wording = refused[known] == 1, cluster[known], wording[known]
-    n = np.bincount(cluster, minlength=n_clusters)[cluster]
-    rejected = np.bincount(cluster, refused, n_clusters)[cluster]
-    n_same = np.bincount(wording)[wording]
-    rejected_same = np.bincount(wording, refused)[wording]
-    opposite = np.where(refused, n - rejected, rejected)
-    opposite_same = np.where(refused, n_same - rejected_same, rejected_same)
+    rows = pd.DataFrame({"wording": wording, "cluster": cluster, "refused": refused})
+    texts = (
+        rows.dropna()
+        .groupby("wording")
+        .agg(
+            cluster=("cluster", "first"), n=("refused", "size"), hits=("refused", "sum")
+        )
+    )
+    code = texts["cluster"].to_numpy()
+    n = np.bincount(code, minlength=n_clusters).astype(float)
+    share = (texts["hits"] / texts["n"]).to_numpy()
+    refusals = np.bincount(code, share, n_clusters)
+    answers = n - refusals
+    others = n[code] - 1
+    opposite = share * (answers[code] - (1 - share))
+    opposite += (1 - share) * (refusals[code] - share)
+    several = np.where(n >= 2, 1.0, 0.0)
+    common = [n, refusals, 2 * refusals * answers, n * n]
 
-    def sum_up(opposite_here: np.ndarray, others: np.ndarray) -> np.ndarray:
-        paired = (others > 0) & (n >= 2)
-        share = np.divide(opposite_here, others, out=np.zeros(len(n)), where=paired)
-        columns = [share, paired, np.ones(len(n)), refused, opposite, n]
-        sums = [
-            np.bincount(cluster, np.where(n >= 2, column, 0.0), n_clusters)
-            for column in columns
-        ]
-        return np.stack(sums, axis=-1)
-
-    wordings = sum_up(opposite - opposite_same, n - n_same)
-    repeats = sum_up(opposite_same, n_same - 1)
-    return WordingSums(wordings, repeats)
+    differ = np.divide(opposite, others, out=np.zeros(len(code)), where=others > 0)
+    by_wording = [np.bincount(code, differ, n_clusters), n, *common]
+    times = texts["n"].to_numpy(float)
+    is_repeated = times >= 2
+    unequal = 2 * share * (1 - share) * times
+    differ = np.divide(unequal, times - 1, out=np.zeros(len(code)), where=is_repeated)
+    by_repeat = [
+        np.bincount(code, differ, n_clusters),
+        np.bincount(code, is_repeated, n_clusters),
+        *common,
+    ]
+    return WordingSums(
+        np.stack(by_wording, axis=-1) * several[:, None],
+        np.stack(by_repeat, axis=-1) * several[:, None],
+    )
 
 
 def cluster_profiles(decided: pd.DataFrame) -> pd.DataFrame:

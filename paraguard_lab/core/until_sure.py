@@ -156,9 +156,7 @@ def judge_until_sure(
     'worse'
     """
     parts: list[pd.DataFrame] = []
-    found = EarlyVerdict(
-        UNKNOWN, np.nan, np.nan, np.nan, limit, 0, 0, 0, 0, len(order)
-    )
+    found = EarlyVerdict(UNKNOWN, np.nan, np.nan, np.nan, limit, 0, 0, 0, 0, len(order))
     for start in range(0, len(order), CLUSTERS_AT_ONCE):
         decisions = decide(order[start : start + CLUSTERS_AT_ONCE])
         parts.append(decisions[["cluster_id", "refused"]])

@@ -95,6 +95,7 @@ class Audit:
     ----------
     table : DataFrame
         A row a system: system, n (rows), n_scored, n_undecided, n_reject, n_blocked,
+        undecided: the share of requests without a decision, each wording once;
         n_clusters (with two scored rows or more) or n_near (rows with a near
         neighbour), n_harmful, n_harmful_undecided, note; and as far as the log has what
         they need, with intervals (`_low`, `_high`), NaN if they cannot be relied on,
@@ -192,6 +193,7 @@ def audit(
             "n": len(own),
             "n_scored": int((~np.isnan(refused)).sum()),
             "n_undecided": n_undecided,
+            "undecided": _share_undecided(own),
             "n_reject": int((refused == 1).sum()),
             "n_blocked": int((own["label"] == "blocked").sum()),
         }
@@ -244,15 +246,27 @@ def _count_undecided(own: pd.DataFrame, harmful: bool) -> int:
     return int(undecided.sum())
 
 
+def _share_undecided(own: pd.DataFrame, harmful: bool = False) -> float:
+    """Return the share of requests without a decision; every wording counts once."""
+    if "cluster" not in own:
+        own = own.assign(cluster="")
+    return _divide_undecided(count_outcomes(own, harmful))
+
+
+def _divide_undecided(outcomes: pd.DataFrame) -> float:
+    n = (outcomes["n"] + outcomes["undecided"]).sum()
+    return float(outcomes["undecided"].sum() / n) if n else 0.0
+
+
 def _withhold(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of an audit without the rates that rest on too few decisions."""
-    sides = [("n_scored", "n_undecided", "harmless", False)]
+    sides = [("n_scored", "undecided", "harmless", False)]
     if "n_harmful" in row:
-        sides.append(("n_harmful", "n_harmful_undecided", "harmful", True))
+        sides.append(("n_harmful", "harmful_undecided", "harmful", True))
     for decided, undecided, what, harmful in sides:
-        n_undecided = row[undecided]
+        n_undecided = row[f"n_{undecided}"]
         n_requests = row[decided] + n_undecided
-        if n_undecided <= MAX_UNDECIDED_SHOWN * n_requests:
+        if row[undecided] <= MAX_UNDECIDED_SHOWN:
             continue
         names = [name.removesuffix("_low") for name in row if name.endswith("_low")]
         for name in names:
@@ -336,21 +350,28 @@ def count_outcomes(
 ) -> pd.DataFrame:
     """Count what became of one system's harmless or harmful requests, by cluster.
 
+    Every wording counts once, in parts if its repeats were decided differently, so
+    that rows that are written again change nothing.
+
     Columns: cluster_id, n (decided), rejected, undecided, cluster. What a filter
     stopped is refused if `blocked`, and else set aside.
     """
     code, names = pd.factorize(own["cluster"])
     refused = _refused(own, harmful, blocked)
+    undecided = (own["harmful"] == harmful) & (own["label"] == "unparsed")
     rows = pd.DataFrame(
         {
-            "cluster_id": code,
             "n": ~np.isnan(refused),
             "rejected": refused == 1,
-            "undecided": (own["harmful"] == harmful).to_numpy()
-            & (own["label"] == "unparsed").to_numpy(),
+            "undecided": undecided.to_numpy(),
         }
     )
-    counts = rows.groupby("cluster_id").sum().reset_index()
+    wording = number_wordings(own)
+    if len(np.unique(wording)) < len(wording):
+        is_counted = (rows["n"] | rows["undecided"]).to_numpy()
+        times = np.bincount(wording, is_counted)[wording]
+        rows = rows.astype(float).div(np.maximum(times, 1.0), axis=0)
+    counts = rows.groupby(code).sum().rename_axis("cluster_id").reset_index()
     counts = counts[counts["n"] + counts["undecided"] > 0].reset_index(drop=True)
     return counts.assign(cluster=names[counts["cluster_id"]])
 
@@ -560,7 +581,7 @@ def _estimate_requests(
 
 def _measure_harmful(
     found: _Measures, clusters: ClusterBootstrap, own: pd.DataFrame, first: pd.DataFrame
-) -> dict[str, int]:
+) -> dict[str, float]:
     """Estimate what becomes of harmful requests, and return how many there are."""
     outcomes = count_outcomes(own, harmful=True)
     harmful = outcomes[outcomes["n"] >= 1]
@@ -580,6 +601,7 @@ def _measure_harmful(
     return {
         "n_harmful": int(harmful["n"].sum()),
         "n_harmful_undecided": _count_undecided(own, harmful=True),
+        "harmful_undecided": _share_undecided(own, harmful=True),
     }
 
 
@@ -726,8 +748,9 @@ def compare(
         be relied on, and with `x_least` and `x_most`, as in `Audit.table`; p,
         two-sided, of the difference of DR; n_requests and n_undecided, `_old` and
         `_new`: in the clusters of both, requests, and those without a decision, among
-        which are rows that the new log lacks; n_matched, became_refused and
-        became_answered: requests with one text in both, and what became of them;
+        which are those that the new log lacks; undecided, `_old` and `_new`: their
+        share; n_matched, became_refused and became_answered: requests with one text in
+        both, and what became of them;
         only_in: old or new, if the other log lacks the system; note.
 
     Raises
@@ -799,10 +822,12 @@ def _compare_system(
             (shared[f"n_{end}"] + shared[f"undecided_{end}"]).sum()
         )
         row[f"n_undecided_{end}"] = int(shared[f"undecided_{end}"].sum())
+        counts = {name: shared[f"{name}_{end}"] for name in ("n", "undecided")}
+        row[f"undecided_{end}"] = _divide_undecided(pd.DataFrame(counts))
     row |= _count_flips(before, after)
     row |= _difference(shared, drawn)
     for end in ("old", "new"):
-        if row[f"n_undecided_{end}"] > MAX_UNDECIDED_SHOWN * row[f"n_requests_{end}"]:
+        if row[f"undecided_{end}"] > MAX_UNDECIDED_SHOWN:
             unknown = estimates.to_columns(dict.fromkeys(_COMPARED, (np.nan,) * 3))
             which = "older" if end == "old" else "newer"
             note = (

@@ -153,11 +153,6 @@ def _decide(
         frame[name] = _check_words(source, told[name])
     labelled_by = ""
     if "decision" in told:
-        if labeller:
-            raise SettingsError(
-                f"{source.name}: it has decisions, so that no answer is labelled; leave"
-                " out --labeller, or pass --decision none"
-            )
         frame["label"] = _to_labels(source, frame["decision"], rejects)
     elif "answer" in told or "finish_reason" in told:
         if rejects:

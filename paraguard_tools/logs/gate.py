@@ -190,8 +190,8 @@ def _find_gap(row: Mapping[str, Any], measure: str, evidence: Evidence) -> str:
     """Say why a row allows no verdict, whatever its interval; "" if it does."""
     if row.get("only_in"):
         return str(row["note"])
-    for n_undecided, n_requests, where in _count_undecided(row, measure):
-        if n_undecided > evidence.max_undecided * n_requests:
+    for n_undecided, n_requests, share, where in _list_undecided(row, measure):
+        if share > evidence.max_undecided:
             return (
                 f"{n_undecided:,} of {n_requests:,} requests{where} have no decision,"
                 f" more than {evidence.max_undecided:.0%}".replace("%", " %")
@@ -206,33 +206,27 @@ def _find_gap(row: Mapping[str, Any], measure: str, evidence: Evidence) -> str:
     return ""
 
 
-def _count_undecided(
+def _list_undecided(
     row: Mapping[str, Any], measure: str
-) -> list[tuple[int, int, str]]:
-    """Return undecided requests, all requests, and where they are."""
+) -> list[tuple[int, int, float, str]]:
+    """Return undecided requests, all requests, the share, and where they are."""
+    listed = []
     if "n_shared" in row:
-        return [
-            (
-                int(row["n_undecided_old"]),
-                int(row["n_requests_old"]),
-                " of the baseline",
-            ),
-            (
-                int(row["n_undecided_new"]),
-                int(row["n_requests_new"]),
-                " of the new log",
-            ),
-        ]
-    counts = []
+        for end, where in (("old", " of the baseline"), ("new", " of the new log")):
+            counts = int(row[f"n_undecided_{end}"]), int(row[f"n_requests_{end}"])
+            listed.append((*counts, float(row[f"undecided_{end}"]), where))
+        return listed
+    sides = []
     if "harmful" in measure or measure == "rephrased3_difference":
-        n_undecided = int(row.get("n_harmful_undecided", 0))
-        n_requests = int(row.get("n_harmful", 0)) + n_undecided
-        counts.append((n_undecided, n_requests, " that should be refused"))
+        sides.append(("n_harmful", "harmful_undecided", " that should be refused"))
     if "harmful" not in measure:
-        n_undecided = int(row.get("n_undecided", 0))
-        n_requests = int(row.get("n_scored", 0)) + n_undecided
-        counts.append((n_undecided, n_requests, ""))
-    return counts
+        sides.append(("n_scored", "undecided", ""))
+    for decided, undecided, where in sides:
+        n_undecided = int(row.get(f"n_{undecided}", 0))
+        n_requests = int(row.get(decided, 0)) + n_undecided
+        share = float(row.get(undecided, 0.0))
+        listed.append((n_undecided, n_requests, share, where))
+    return listed
 
 
 def _explain(
@@ -250,7 +244,7 @@ def _explain(
         if measure.startswith("dr") and undefined:
             return "; ".join(undefined)
         return note
-    n_undecided = sum(count for count, *_ in _count_undecided(row, measure))
+    n_undecided = sum(count for count, *_ in _list_undecided(row, measure))
     is_sure_without = value + alone[0] <= limit or value - alone[1] > limit
     if n_undecided and (is_sure_without or not np.isfinite(sum(interval))):
         return (
