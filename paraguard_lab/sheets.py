@@ -32,4 +32,5 @@ def format_sheet(frame: pd.DataFrame) -> str:
     for name in frame.select_dtypes(exclude="number"):
         texts = frame[name].astype(object)
         shown[name] = escape_formulas(texts.where(texts.isna(), texts.map(str)))
+    shown.columns = escape_formulas(pd.Series(frame.columns.map(str), dtype=object))
     return shown.to_csv(index=False, lineterminator="\n")

@@ -201,7 +201,7 @@ def audit(
         isolated = isolated.sort_values(["isolation", "row"], ascending=[False, True])
         refusals.append(isolated.head(_MAX_LISTED).assign(system=name))
     table = pd.DataFrame(rows)
-    if decisions.clustered and not table["n_clusters"].any():
+    if decisions.clustered and not _has_two_decisions(decisions.rows):
         if not table["n_scored"].any():
             raise DataError(
                 f"{decisions.name}: no row is answered or refused"
@@ -222,6 +222,12 @@ def audit(
         pd.concat(brittle, ignore_index=True)[columns],
         decisions,
     )
+
+
+def _has_two_decisions(rows: pd.DataFrame) -> bool:
+    """Return whether any cluster of a system has two rows that are decided."""
+    decided = rows[(rows["label"] != "unparsed") & ~rows["harmful"]]
+    return bool(decided.duplicated(["system", "cluster"]).any())
 
 
 def count_rows(decisions: Decisions) -> str:
