@@ -280,7 +280,7 @@ def sum_wordings(
     ]
     return WordingSums(
         np.stack(by_wording, axis=-1) * several[:, None],
-        np.stack(by_repeat, axis=-1) * several[:, None],
+        np.stack(by_repeat, axis=-1),
     )
 
 
