@@ -94,3 +94,18 @@ def test_it_passes_fails_and_fails_closed(installed, tmp_path):
     )
     none = gate(installed, tmp_path, log=str(log))
     assert none.returncode == 1 and "a gate without a limit" in none.stdout
+
+
+def test_no_file_of_the_workspace_and_no_option_is_obeyed(installed, tmp_path):
+    log = file_of(tmp_path / "--plan", ["rrrrrr", "aaaaaa", "raaaaa"] * 60)
+    for name in ("typer.py", "pip.py", "paraguard_tools.py"):
+        (tmp_path / name).write_text("import sys; sys.exit(0)")
+    limit = {"fail-above": "0.1"}
+    done = gate(installed, tmp_path, log="--plan", **limit)
+    assert done.returncode == 3 and "worse: dr" in done.stdout, done.stderr
+    report = tmp_path / "paraguard-audit" / "audit.xml"
+    assert report.is_file()
+    log.write_text("")
+    assert gate(installed, tmp_path, log="--plan", **limit).returncode == 1
+    assert not report.exists(), "the report of the run before"
+    assert gate(installed, tmp_path, log="--demo", **limit).returncode == 1

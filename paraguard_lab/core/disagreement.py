@@ -5,6 +5,7 @@ that of chosen pairs in `paraguard_utils.core.wording`.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -120,6 +121,166 @@ def estimate_pair_difference(
     second = MatchedRatio(clusters, phrasings, minus)
     return estimate_ratio_difference(
         clusters, (first.sums, first.log_ratio), (second.sums, second.log_ratio)
+    )
+
+
+def disagreement_range(outcomes: pd.DataFrame) -> tuple[float, float]:
+    """Bound DR by what undecided prompts could have been.
+
+    Parameters
+    ----------
+    outcomes : DataFrame
+        n (decided prompts of a cluster), rejected, and undecided.
+
+    Returns
+    -------
+    low, high : float
+        No decision of the undecided prompts gives a DR outside of them. Both are DR if
+        nothing is undecided, and NaN if it is undefined; high is infinite if all
+        prompts might be decided alike.
+
+    Notes
+    -----
+    D_within is largest if the undecided prompts of each cluster bring it as near to
+    half refused as they can, and smallest if they bring it as far from there. D_between
+    is bounded by itself, so that the bounds are not always attained.
+
+    Examples
+    --------
+    >>> outcomes = pd.DataFrame({"n": [2, 2, 1], "rejected": [1, 0, 1]})
+    >>> low, high = disagreement_range(outcomes.assign(undecided=[0, 0, 1]))
+    >>> round(low, 3), round(high, 3)
+    (0.5, 1.333)
+    """
+    n = (outcomes["n"] + outcomes["undecided"]).to_numpy(float)
+    fewest = outcomes["rejected"].to_numpy(float)[n >= 2]
+    most = fewest + outcomes["undecided"].to_numpy(float)[n >= 2]
+    n = n[n >= 2]
+    total = n.sum()
+    pairs = total**2 - (n**2).sum()
+    if not pairs:
+        return np.nan, np.nan
+    near = np.clip(n // 2, fewest, most)
+    far = np.where(n / 2 - fewest >= most - n / 2, fewest, most)
+    mixed_least = 2 * far * (n - far)
+    mixed_most = 2 * near * (n - near)
+    within_low = (mixed_least / (n - 1)).sum() / total
+    within_high = (mixed_most / (n - 1)).sum() / total
+
+    all_near = np.clip(total / 2, fewest.sum(), most.sum())
+    ends = np.array([fewest.sum(), most.sum()])
+    all_far = ends[np.abs(ends - total / 2).argmax()]
+    between_low = (2 * all_far * (total - all_far) - mixed_most.sum()) / pairs
+    between_high = (2 * all_near * (total - all_near) - mixed_least.sum()) / pairs
+    if between_high <= 0:
+        return np.nan, np.nan
+    high = within_high / between_low if between_low > 0 else np.inf
+    return float(within_low / between_high), float(high)
+
+
+def bound_disagreement_change(
+    decided: pd.DataFrame, share: float
+) -> tuple[float, float]:
+    """Bound by how much DR changes if a share of the clusters is decided otherwise.
+
+    `decided` is from `count_decisions`; the clusters may be any.
+
+    Returns
+    -------
+    low, high : float
+        At most 0, and at least 0; NaN if DR is undefined or may become so.
+    """
+    n = decided["n"].to_numpy(float)
+    rejected = decided["rejected"].to_numpy(float)
+    within, between, ratio = disagreement_parts(n, rejected)
+    if not np.isfinite(ratio):
+        return np.nan, np.nan
+    half = n // 2
+    # Of each cluster that changes, at most so much of all prompts, and of D_within
+    weights = n / n.mean()
+    mixed = (weights * 2 * half * (n - half) / (n * (n - 1))).max() * share
+    rate = rejected.sum() / n.sum()
+    moved = weights.max() * share
+    rates = np.clip([rate - moved, rate, rate + moved], 0.0, 1.0)
+    spreads = rates * (1 - rates)
+    widest = 0.25 if rates[0] <= 0.5 <= rates[-1] else spreads.max()
+    if not spreads.min():
+        return np.nan, np.nan
+    low = max(within - mixed, 0.0) / (between * widest / spreads[1])
+    high = (within + mixed) / (between * spreads.min() / spreads[1])
+    return float(low - ratio), float(high - ratio)
+
+
+class WordingSums(NamedTuple):
+    """What DR is summed from if texts are repeated, each of shape (clusters, 6).
+
+    The columns are those of `cluster_sums`. `wordings` is about two different texts of
+    a cluster, `repeats` about two answers to one text: chance.
+    """
+
+    wordings: np.ndarray
+    repeats: np.ndarray
+
+
+def sum_wordings(
+    refused: np.ndarray, cluster: np.ndarray, wording: np.ndarray, n_clusters: int
+) -> WordingSums:
+    """Sum what DR over wordings, and over repeats of one wording, follows from.
+
+    Every wording counts once, with the share of its repeats that are refused: a row
+    that is written again changes nothing but chance.
+
+    Parameters
+    ----------
+    refused : numpy.ndarray of float, shape (n,)
+        1 refused, 0 answered, NaN set aside.
+    cluster, wording : numpy.ndarray of int, shape (n,)
+        Numbers from 0; no wording is in two clusters.
+    n_clusters : int
+
+    Examples
+    --------
+    One text is refused twice, and another one of the cluster answered: the two texts
+    differ, and the repeats do not.
+
+    >>> refused, wording = np.array([1.0, 1, 0]), np.array([0, 0, 1])
+    >>> sums = sum_wordings(refused, np.zeros(3, int), wording, 1)
+    >>> float(sums.wordings[0, 0]), float(sums.repeats[0, 0])
+    (2.0, 0.0)
+    """
+    rows = pd.DataFrame({"wording": wording, "cluster": cluster, "refused": refused})
+    texts = (
+        rows.dropna()
+        .groupby("wording")
+        .agg(
+            cluster=("cluster", "first"), n=("refused", "size"), hits=("refused", "sum")
+        )
+    )
+    code = texts["cluster"].to_numpy()
+    n = np.bincount(code, minlength=n_clusters).astype(float)
+    share = (texts["hits"] / texts["n"]).to_numpy()
+    refusals = np.bincount(code, share, n_clusters)
+    answers = n - refusals
+    others = n[code] - 1
+    opposite = share * (answers[code] - (1 - share))
+    opposite += (1 - share) * (refusals[code] - share)
+    several = np.where(n >= 2, 1.0, 0.0)
+    common = [n, refusals, 2 * refusals * answers, n * n]
+
+    differ = np.divide(opposite, others, out=np.zeros(len(code)), where=others > 0)
+    by_wording = [np.bincount(code, differ, n_clusters), n, *common]
+    times = texts["n"].to_numpy(float)
+    is_repeated = times >= 2
+    unequal = 2 * share * (1 - share) * times
+    differ = np.divide(unequal, times - 1, out=np.zeros(len(code)), where=is_repeated)
+    by_repeat = [
+        np.bincount(code, differ, n_clusters),
+        np.bincount(code, is_repeated, n_clusters),
+        *common,
+    ]
+    return WordingSums(
+        np.stack(by_wording, axis=-1) * several[:, None],
+        np.stack(by_repeat, axis=-1),
     )
 
 

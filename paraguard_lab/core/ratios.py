@@ -133,6 +133,25 @@ def subtract_shares(first: Estimate, second: Estimate) -> Estimate:
     return Estimate(value, low, high, first.draws - second.draws)
 
 
+def bound_change(rises: int, falls: int, n_clusters: int) -> tuple[float, float]:
+    """Bound the share of clusters that changed, up (positive) and down (negative).
+
+    Resampling shows too little spread where few clusters changed, and none where none
+    did. Both ends are Clopper and Pearson's, each wrong in at most 2.5 % of samples.
+
+    Examples
+    --------
+    No cluster of three changed: 71 % of all clusters may.
+
+    >>> low, high = bound_change(0, 0, 3)
+    >>> round(low, 2), round(high, 2)
+    (-0.71, 0.71)
+    """
+    falling = binomial_interval(falls, n_clusters)[1]
+    rising = binomial_interval(rises, n_clusters)[1]
+    return -falling, rising
+
+
 def divide_totals(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what hits over what counts, and its derivatives (`Statistic`)."""
     n, hits = totals.T

@@ -4,11 +4,14 @@ They are `paraguard audit`, `paraguard label` and `paraguard threshold`. The par
 of a command are its options, however many there are.
 """
 
+import hashlib
+import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +24,7 @@ from paraguard_lab.core.thresholds import (
 )
 from paraguard_tools.answers.canned import read_phrases
 from paraguard_tools.logs import audit as audits
-from paraguard_tools.logs import gate, page, records
+from paraguard_tools.logs import files, gate, names, page, records
 from paraguard_tools.logs.decisions import (
     HARMFUL_WORDS,
     Decisions,
@@ -42,7 +45,22 @@ OPTIONS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 
+_QUOTED = re.compile(r'"[^"]*"')
+
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
+
+MARGIN = 0.05
+"""How much worse than a baseline is still not worse: no log can show that nothing at
+all changed.
+"""
+
+_LABELLERS = ("cues", "combined")
+
+FOR_A_LIMIT = ("dr",)
+FOR_A_BASELINE = ("frr", "dr")
+"""What is judged, if nothing is named: refusing more, and refusing less sensibly, are
+two ways to get worse.
+"""
 
 ColumnOption = Annotated[
     str,
@@ -62,10 +80,15 @@ PhrasesOption = Annotated[
 
 
 def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
-    """Audit a log, print what was read and found, and write it to a folder."""
-    print(_fill(decisions.reading.lines), end="\n\n", flush=True)
+    """Audit a log, write what was found to a folder, and print it.
+
+    What was read is said before any rate.
+    """
     vectors = None if decisions.clustered else embed_log(decisions)
     found = audits.audit(decisions, vectors=vectors)
+    written = page.write_audit_page(found, folder)
+    read = map(names.escape_line, audits.lines_read(decisions))
+    print(_fill(list(read)), end="\n\n", flush=True)
     if decisions.labelled_by:
         print(
             "There is no column of decisions: answers were labelled by"
@@ -75,8 +98,8 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     print(page.display_audit(found.table).to_string(), end="\n\n")
     if notes := page.list_audit_notes(found.table):
         print(_fill(notes), end="\n\n")
-    written = page.write_audit_page(found, folder)
-    print(f"written: {', '.join(display_path(path) for path in written)}")
+    listed = ", ".join(display_path(path) for path in written)
+    print(f"written: {names.escape_line(listed)}")
     return found
 
 
@@ -107,7 +130,13 @@ def embed_log(decisions: Decisions) -> np.ndarray:
 
 
 def _fill(lines: Sequence[str]) -> str:
-    return "\n".join(textwrap.fill(line, 88) for line in lines)
+    """Break lines, but not inside a quoted name, which could look like one of ours."""
+    filled = []
+    for line in lines:
+        joined = _QUOTED.sub(lambda name: name[0].replace(" ", "\xa0"), line)
+        broken = textwrap.fill(joined, 88, break_on_hyphens=False)
+        filled.append(broken.replace("\xa0", " "))
+    return "\n".join(filled)
 
 
 def format_comparison(old: Decisions, new: Decisions) -> str:
@@ -115,11 +144,37 @@ def format_comparison(old: Decisions, new: Decisions) -> str:
     table = audits.compare(old, new)
     rows = {}
     for row in table.to_dict("records"):
-        shown = {"clusters": row["n_clusters"], "p (dr)": f"{row['p']:.3f}"}
+        shown = {
+            "clusters in both": _format_shares(row, "n_shared", "n_clusters"),
+            "without a decision": _format_sides(row, "n_undecided"),
+            "p (dr)": f"{row['p']:.3f}".replace("nan", "\u2013"),
+        }
         for name in ("frr", "dr", "rephrased3"):
             shown[f"{name}, new minus old"] = audits.format_cell(row, name)
-        rows[row["system"]] = shown
+        flips = "\u2013"
+        if row["n_matched"] > 0:
+            flips = (
+                f"{row['became_refused']:,.0f} became refused,"
+                f" {row['became_answered']:,.0f} answered,"
+                f" of {row['n_matched']:,.0f} in both"
+            )
+        shown["requests with one text"] = flips
+        rows[names.show_name(row["system"])] = shown
     return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
+
+
+def _format_shares(row: Mapping[str, Any], part: str, whole: str) -> str:
+    """Say how many of both logs' are shared."""
+    if row["only_in"]:
+        return "\u2013"
+    return f"{row[part]:,.0f} of {_format_sides(row, whole)}"
+
+
+def _format_sides(row: Mapping[str, Any], name: str) -> str:
+    """Return a count of the older log, and of the newer."""
+    if row["only_in"]:
+        return "\u2013"
+    return f"{row[f'{name}_old']:,.0f} and {row[f'{name}_new']:,.0f}"
 
 
 def format_plan() -> str:
@@ -288,9 +343,50 @@ def threshold(
     print(_fill(describe_cut(rows, requests, confidence)))
 
 
+def name_audit_folder(file: str, demo: bool = False) -> Path:
+    """Return the folder of a log's audit: two logs have two, whatever they are called.
+
+    Its name ends with a few letters that stand for where the log is.
+    """
+    if demo or file == records.STDIN:
+        return RESULTS / "audit" / ("demo" if demo else "stdin")
+    path = Path(file).absolute()
+    place = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()
+    stem = re.sub(r"[^\w-]+", "_", path.name.split(".")[0]).strip("_")[:60]
+    return RESULTS / "audit" / f"{stem or 'log'}-{place[:6]}"
+
+
+@contextmanager
+def _usage_errors(context: typer.Context) -> Iterator[None]:
+    """Turn settings that are not allowed into errors of usage, of this command."""
+    try:
+        yield
+    except SettingsError as error:
+        raise typer.BadParameter(str(error), context) from None
+    except typer.BadParameter as error:
+        error.ctx = error.ctx or context
+        raise
+
+
+def _refuse_options(given: Mapping[str, Any], why: str) -> None:
+    """Raise an error of usage about options that were given but do not apply."""
+    for option, value in given.items():
+        was_given = value is not None and value is not False and value not in ("", [])
+        if was_given:
+            raise typer.BadParameter(f"{option} does not apply {why}")
+
+
+def _check_choice(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Raise an error of usage about a value that is none of those known."""
+    for value in given:
+        if value not in known:
+            raise typer.BadParameter(f"{option} {value}: choose {' or '.join(known)}")
+
+
 @app.command()
 def audit(
-    files: Annotated[
+    context: typer.Context,
+    logs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="FILE",
@@ -341,11 +437,16 @@ def audit(
     ] = False,
     labeller: Annotated[
         str,
-        typer.Option(help="cues or combined, for answers."),
+        typer.Option(
+            metavar="cues|combined",
+            help="Who labels answers, if there are no decisions.",
+        ),
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to.", show_default="results/audit/FILE"),
+        typer.Option(
+            help="Folder to write to.", show_default="one for each log in results/audit"
+        ),
     ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare two logs of the same clusters.")
@@ -354,15 +455,37 @@ def audit(
         str, typer.Option(metavar="FILE", help="Fail where it got worse than this log.")
     ] = "",
     margin: Annotated[
-        float, typer.Option(help="How much worse than the baseline is still not worse.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="How much worse than the baseline is still not worse.",
+            show_default=str(MARGIN),
+        ),
+    ] = None,
     fail_above: Annotated[
-        float | None, typer.Option(min=0, help="Fail where the measure is above this.")
+        float | None, typer.Option(help="Fail where the measure is above this.")
     ] = None,
     measure: Annotated[
-        Literal["dr", "frr"],
-        typer.Option(help="What --fail-above and --baseline judge."),
-    ] = "dr",
+        list[str] | None,
+        typer.Option(
+            metavar="dr|frr",
+            help="What is judged; repeatable.",
+            show_default="dr by --fail-above, both by --baseline",
+        ),
+    ] = None,
+    max_undecided: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the requests that may lack a decision, for a verdict.",
+            show_default=str(gate.MAX_UNDECIDED),
+        ),
+    ] = None,
+    min_shared: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of either log's clusters that --baseline must share.",
+            show_default=str(gate.MIN_SHARED),
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write what was found."),
@@ -399,53 +522,168 @@ def audit(
         "annotation": annotation,
         "repeat": repeat,
     }
-    if formats:
-        print(registry.list_formats())
-        return
-    if plan:
-        print(format_plan())
-        return
-    files = [*(files or ()), *([str(DATA / "demo.csv")] if demo else [])]
-    if not files or (compare and len(files) != 2):
-        raise SettingsError("name one file or more, two with --compare, or --demo")
-    phrases = read_phrases(refusal_phrases) if refusal_phrases else ()
-
-    def read(*names: str) -> Decisions:
-        return Decisions.from_files(
-            names,
-            columns,
-            rejects or (),
-            requests,
-            labeller,
-            side_by_side=side_by_side,
-            same_text=same_text,
-            refusal_phrases=phrases,
+    judging = {
+        "--baseline": baseline,
+        "--fail-above": fail_above,
+        "--margin": margin,
+        "--measure": measure,
+        "--max-undecided": max_undecided,
+        "--min-shared": min_shared,
+        "--junit": junit,
+    }
+    writing = {"--out": out, "--json": json_file, "--summary": summary}
+    reading: dict[str, Any] = {f"--{name}": one for name, one in columns.items()}
+    reading |= {
+        "--rejects": rejects,
+        "--input": requests,
+        "--labeller": labeller,
+        "--errors": errors,
+        "--side-by-side": side_by_side,
+        "--refusal-phrases": refusal_phrases,
+    }
+    named = [*(logs or ()), *([str(DATA / "demo.csv")] if demo else [])]
+    with _usage_errors(context):
+        if formats:
+            print(registry.list_formats())
+            return
+        if plan:
+            others = {"--compare": compare, "--demo": demo, "a file": logs}
+            _refuse_options(others | reading | judging | writing, "with --plan")
+            print(format_plan())
+            return
+        if not named or (compare and len(named) != 2) or (demo and len(named) > 1):
+            raise typer.BadParameter(
+                "name one file or more, two with --compare, or --demo"
+            )
+        if compare:
+            _refuse_options(judging | writing, "with --compare")
+        if demo:
+            _refuse_options(reading | judging, "with --demo")
+        if not baseline:
+            _refuse_options(
+                {"--margin": margin, "--min-shared": min_shared}, "without --baseline"
+            )
+        if fail_above is None and not baseline:
+            _refuse_options(judging, "without --fail-above or --baseline")
+        if [*named, baseline].count(records.STDIN) > 1:
+            raise typer.BadParameter("standard input (-) can be read once")
+        _check_choice("--labeller", [labeller] if labeller else [], _LABELLERS)
+        _check_choice("--measure", measure or [], FOR_A_BASELINE)
+        evidence = gate.Evidence(
+            gate.MAX_UNDECIDED if max_undecided is None else max_undecided,
+            gate.MIN_SHARED if min_shared is None else min_shared,
         )
+        limits = _Limits(
+            fail_above,
+            baseline,
+            MARGIN if margin is None else margin,
+            tuple(dict.fromkeys(measure or ())),
+            evidence,
+        )
+        limits.check()
+        folder = out or name_audit_folder(named[0], demo)
+        reports = [one for one in (json_file, junit) if one]
+        pages = [] if compare else [folder / name for name in page.FILES]
+        outputs = [*reports, *pages, *([summary] if summary else [])]
+        files.check_outputs(outputs, filter(None, [*named, baseline, requests, errors]))
+        for report in reports:
+            files.remove_file(report)
+        if records.STDIN in [*named, baseline] and sys.stdin is None:
+            raise DataError("-: standard input is closed; name a file, or open it")
 
+        phrases = read_phrases(refusal_phrases) if refusal_phrases else ()
+
+        def read(*names: str) -> Decisions:
+            return Decisions.from_files(
+                names,
+                columns,
+                rejects or (),
+                requests,
+                labeller,
+                side_by_side=side_by_side,
+                same_text=same_text,
+                refusal_phrases=phrases,
+            )
+
+        if compare:
+            read_logs = [read(name) for name in named]
+        else:
+            read_logs = [read(*named, *([errors] if errors else []))]
+        before = read(baseline) if baseline else None
+        if labeller and not any(one.labelled_by for one in read_logs):
+            raise typer.BadParameter(
+                f"{named[0]}: it has decisions, so that no answer is labelled; leave"
+                " out --labeller, or pass --decision none"
+            )
     if compare:
-        logs = [read(name) for name in files]
-    else:
-        logs = [read(*files, *([errors] if errors else []))]
-    if compare:
-        print(format_comparison(*logs))
+        print(format_comparison(*read_logs))
         return
-    before = read(baseline) if baseline else None
-    stem = "stdin" if files[0] == records.STDIN else Path(files[0]).name.split(".")[0]
-    found = report_audit(logs[0], out or RESULTS / "audit" / stem)
-    findings = []
-    if fail_above is not None:
-        findings += gate.judge_audit(found.table, measure, fail_above)
-    if before is not None:
-        findings += gate.judge_audit(audits.compare(before, logs[0]), measure, margin)
+    found = report_audit(read_logs[0], folder)
+    findings = limits.judge(found, before)
     for one in findings:
         print(one.line)
     if json_file:
         content = gate.gate_json(found.table, found.sentences, findings)
-        json_file.write_text(content, encoding="utf-8")
+        files.write_text(json_file, content)
     if junit:
-        junit.write_text(gate.gate_junit(findings), encoding="utf-8")
+        files.write_text(junit, gate.gate_junit(findings))
     if summary:
-        with summary.open("a", encoding="utf-8") as opened:
-            opened.write(gate.gate_markdown(found.sentences, findings))
-    is_gate = fail_above is not None or before is not None
-    sys.exit(gate.exit_status(findings) if is_gate else 0)
+        counted = f"Read {audits.count_rows(found.decisions)}."
+        with summary.open("a", encoding="utf-8", errors="replace") as opened:
+            opened.write(gate.gate_markdown(counted, found.sentences, findings))
+    sys.exit(gate.exit_status(findings) if limits.given else 0)
+
+
+class _Limits(NamedTuple):
+    """What an audit is judged by; without measures, by those that are usual."""
+
+    fail_above: float | None
+    baseline: str
+    margin: float
+    measures: tuple[str, ...]
+    evidence: gate.Evidence
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything to judge by."""
+        return self.fail_above is not None or bool(self.baseline)
+
+    def check(self) -> None:
+        """Raise SettingsError if a limit is none."""
+        if self.fail_above is not None:
+            for measure in self.measures or FOR_A_LIMIT:
+                gate.check_limit("--fail-above", self.fail_above, measure)
+        if not 0 <= self.margin < 1:
+            raise SettingsError(
+                f"--margin {self.margin}: it is a change, from 0 to less than 1"
+            )
+
+    def judge(
+        self, found: audits.Audit, before: Decisions | None
+    ) -> list[gate.GateFinding]:
+        """Judge an audit by the limit, and by the log before it."""
+        findings = []
+        if self.fail_above is not None:
+            for measure in self.measures or FOR_A_LIMIT:
+                findings += gate.judge_audit(
+                    found.table, measure, self.fail_above, evidence=self.evidence
+                )
+        if before is not None:
+            compared = audits.compare(before, found.decisions)
+            for measure in self.measures or FOR_A_BASELINE:
+                judged = compared
+                if measure == "dr" and not self.measures:
+                    judged = compared[~_refuses_nothing(compared)]
+                findings += gate.judge_audit(
+                    judged, measure, self.margin, evidence=self.evidence
+                )
+        return findings
+
+
+def _refuses_nothing(compared: pd.DataFrame) -> pd.Series:
+    """Return which systems of a comparison refuse nothing in the new log.
+
+    Their DR is undefined, and cannot be worse: unless it was asked for, refusals alone
+    are judged.
+    """
+    return (compared["frr_new"] == 0) & compared["dr"].isna()

@@ -2,23 +2,40 @@
 
 import base64
 import html
+import io
 import sys
+import warnings
 from pathlib import Path
 
 import pandas as pd
 
-from paraguard_lab.sheets import escape_formulas
-from paraguard_tools.logs import gate
+from paraguard_lab.sheets import format_sheet
 from paraguard_tools.logs.audit import (
     AUDIT_HEADINGS,
-    MAX_NAME_CHARS,
     Audit,
+    lines_read,
     format_cell,
+)
+from paraguard_tools.logs.files import remove_file, write_text, write_whole
+from paraguard_tools.logs.names import (
+    MAX_NAME_CHARS,
+    escape_unprintable,
+    show_name,
 )
 from paraguard_utils.core.confusion import THETA
 
 _MAX_ON_PAGE = 50
 _NAMED_BY_USERS = ["system", "cluster", "text", "category"]
+
+FILES = (
+    "audit.csv",
+    "refusals.csv",
+    "brittle_clusters.csv",
+    "stops.csv",
+    "audit.png",
+    "report.html",
+)
+"""What an audit may write to its folder."""
 
 
 def display_audit(table: pd.DataFrame) -> pd.DataFrame:
@@ -34,14 +51,13 @@ def display_audit(table: pd.DataFrame) -> pd.DataFrame:
         elif name in table:
             counts = [f"{row[name]:,.0f}" for row in rows]
             shown[heading] = [one.replace("nan", "\u2013") for one in counts]
-    systems = table["system"].astype(str).str[:MAX_NAME_CHARS]
-    return pd.DataFrame(shown, index=systems.to_list()).T
+    return pd.DataFrame(shown, index=[show_name(row["system"]) for row in rows]).T
 
 
 def list_audit_notes(table: pd.DataFrame) -> list[str]:
     """Return the notes of an audit's table, a line each."""
     return [
-        f"{str(row['system'])[:MAX_NAME_CHARS]}: {row['note']}"
+        f"{show_name(row['system'])}: {row['note']}"
         for row in table.to_dict("records")
         if row["note"]
     ]
@@ -50,9 +66,9 @@ def list_audit_notes(table: pd.DataFrame) -> list[str]:
 def write_audit_page(found: Audit, out: Path) -> list[Path]:
     """Write an audit to a folder, and return the files.
 
-    They are its tables, a figure and a page.
+    They are its tables, a figure and a page. Of an earlier audit in the folder nothing
+    is left, and each file is written whole or not at all.
     """
-    out.mkdir(parents=True, exist_ok=True)
     places = found.refusals["row"].astype(int)
     words = found.decisions.rows.loc[places, "text"].to_numpy()
     refusals = found.refusals.assign(text=words, row=places + found.decisions.first)
@@ -62,24 +78,24 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
         "brittle_clusters": found.brittle,
         "stops": found.stops,
     }
+    for name in FILES:
+        remove_file(out / name)
     files = []
     for name, frame in tables.items():
         if len(frame):
             files.append(out / f"{name}.csv")
-            named = frame.columns.intersection(_NAMED_BY_USERS)
-            cells = escape_formulas(frame[named].astype(str))
-            frame = frame.assign(**cells)
-            frame.to_csv(files[-1], index=False, lineterminator="\n")
-    figure = _figure(found.table, out / "audit.png")
+            write_text(files[-1], format_sheet(frame))
+    figure = _draw(found.table)
     if figure:
-        files.append(figure)
+        files.append(out / "audit.png")
+        write_whole(files[-1], lambda part: part.write_bytes(figure))
     files.append(out / "report.html")
-    files[-1].write_text(_render(found, refusals, figure), encoding="utf-8")
+    write_text(files[-1], _render(found, refusals, figure))
     return files
 
 
-def _figure(table: pd.DataFrame, file: Path) -> Path | None:
-    """Draw FRR and DR of each system with their intervals.
+def _draw(table: pd.DataFrame) -> bytes:
+    """Draw FRR and DR of each system with their intervals, as PNG.
 
     Nothing where matplotlib is not installed.
     """
@@ -89,10 +105,10 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         from paraguard_utils.report.figures import style
     except ModuleNotFoundError as error:
         print(f"no figure: the package {error.name} is not installed", file=sys.stderr)
-        return None
+        return b""
     known = table[table["frr"].notna()].head(40)
     if known.empty:
-        return None
+        return b""
     figure, axes = style.subplots(1, 2, height=0.9 + 0.28 * len(known), sharey=True)
     labels = {
         "frr": "share of requests refused",
@@ -103,24 +119,31 @@ def _figure(table: pd.DataFrame, file: Path) -> Path | None:
         axis.set_xlim(0, max(1.0, known[f"{name}_high"].max()))
         axis.set_xlabel(label)
     # Between two dollars matplotlib reads mathematics
-    names = known["system"].astype(str).map(gate.remove_unprintable)
-    style.name_rows(axes[0], names.str[:MAX_NAME_CHARS].str.replace("$", r"\$"))
-    figure.savefig(file, metadata={"Software": None})
+    names = known["system"].astype(str).str[:MAX_NAME_CHARS].map(escape_unprintable)
+    style.name_rows(axes[0], names.str.replace("$", r"\$"))
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        # The font lacks the letters of many scripts, and says so a letter
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing")
+        figure.savefig(drawn, format="png", metadata={"Software": None})
     plt.close(figure)
-    return file
+    return drawn.getvalue()
 
 
-def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
+def _render(found: Audit, refusals: pd.DataFrame, figure: bytes) -> str:
     """Return one page; what the file says is escaped."""
     image = ""
     if figure:
-        coded = base64.b64encode(figure.read_bytes()).decode()
+        coded = base64.b64encode(figure).decode()
         image = _IMAGE.format(coded)
     listed = refusals.head(_MAX_ON_PAGE).filter(
         ["system", "cluster", "isolation", "text"]
     )
-    listed["system"] = listed["system"].astype(str).str[:MAX_NAME_CHARS]
-    said = [*found.sentences, *list_audit_notes(found.table)]
+    said = [
+        *lines_read(found.decisions),
+        *found.sentences,
+        *list_audit_notes(found.table),
+    ]
     if found.decisions.labelled_by:
         said.append(f"Answers were labelled by {found.decisions.labelled_by}.")
     by = "clusters"
@@ -128,16 +151,27 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: Path | None) -> str:
         by = f"neighbours at cosine {THETA:.2f} or more"
     stops = "None."
     if len(found.stops):
-        stops = found.stops.to_html(index=False, border=0)
+        stops = _escape_cells(found.stops).to_html(index=False, border=0)
+    name = escape_unprintable(Path(found.decisions.name).name)
     return _PAGE.format(
-        name=html.escape(Path(found.decisions.name).name),
+        name=html.escape(name),
         by=by,
         said="".join(f"<li>{html.escape(one)}</li>" for one in said),
         image=image,
         table=display_audit(found.table).to_html(border=0, na_rep=""),
         stops=stops,
-        listed=listed.round(3).to_html(index=False, border=0, na_rep=""),
+        listed=_escape_cells(listed.round(3)).to_html(index=False, border=0, na_rep=""),
     )
+
+
+def _escape_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Make visible what users' names hold, and cut the names of systems."""
+    shown = frame.copy()
+    for name in frame.columns.intersection(_NAMED_BY_USERS):
+        most = MAX_NAME_CHARS if name == "system" else None
+        texts = frame[name].astype(object).map(str).str[:most]
+        shown[name] = texts.map(escape_unprintable)
+    return shown
 
 
 _IMAGE = """<img alt="share refused and disagreement ratio, by system"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,7 +15,7 @@ from paraguard_lab.core import until_sure
 from paraguard_tools.harness.pytest_gate import Asked, Gate
 from paraguard_tools.harness.requests import read_requests
 from paraguard_utils import paths
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, SettingsError
 
 SORRY = "I'm sorry, but I can't help with that."
 
@@ -56,11 +57,61 @@ def test_asking_ends_when_it_is_sure(own, by_meaning, capsys):
     assert f"{len(asked)} prompts: DR 0.1" in line
     with pytest.raises(pytest.fail.Exception, match=r"worse after \d+ of 200 clusters"):
         own.until_sure(deal, dr=0.8)
-    with pytest.raises(
-        pytest.fail.Exception,
-        match=r"too little to say after 200 of 200 clusters, 1200 prompts",
-    ):
-        own.until_sure(lambda text: "Sure: dig.", dr=0.8)
+
+
+def test_a_function_that_refuses_nothing_passes(own, capsys):
+    own.until_sure(lambda text: "Sure: dig.", dr=0.8)
+    line = capsys.readouterr().out
+    assert line.startswith("not worse after 200 of 200 clusters, 1200 prompts")
+    assert "0 refused, 1200 answered, 0 without a decision" in line
+    assert "nan" not in line and "nothing was refused" in line
+    with pytest.raises(pytest.fail.Exception, match="everything was refused"):
+        own.until_sure(lambda text: SORRY, dr=0.8)
+
+
+def test_a_function_that_returns_nothing_fails_early(own):
+    asked = []
+    with pytest.raises(pytest.fail.Exception, match="no answer came back") as failed:
+        own.until_sure(lambda text: asked.append(text), dr=0.8)
+    assert len(asked) == 60 and "60 without a decision" in str(failed.value)
+    with pytest.raises(pytest.fail.Exception, match="none of 60 answers can be read"):
+        own.ask(lambda text: None, clusters=10)
+
+
+def test_calls_that_time_out_let_nothing_pass(own):
+    """Half of the calls, and then every thirtieth, return nothing."""
+
+    def flaky(text):
+        return None if deal(f"{text}!") == SORRY else "Sure: dig."
+
+    with pytest.raises(pytest.fail.Exception, match="at most 5 % may be without"):
+        own.until_sure(flaky, dr=0.8)
+    with pytest.raises(pytest.fail.Exception, match="more than 5 %"):
+        own.ask(flaky, clusters=60).at_most(frr=0.3)
+
+    def seldom(text):
+        return None if deal(f"{text}!", 1 / 30) == SORRY else "Sure: dig."
+
+    with pytest.raises(pytest.fail.Exception, match="what has no decision may have"):
+        own.until_sure(seldom, dr=0.8)
+    own.ask(seldom).at_most(frr=0.1)
+
+
+def test_a_limit_out_of_reach_says_what_the_corpus_can_give(own):
+    asked = own.ask(lambda text: deal(text, 1 / 3), clusters=100)
+    value, high = asked.table.loc[0, ["frr", "frr_high"]]
+    # twice the clusters narrow the interval by the root of two
+    reached = value + (high - value) / np.sqrt(2)
+    with pytest.raises(pytest.fail.Exception) as failed:
+        asked.at_most(frr=value + 0.002)
+    assert f"at most {reached:.2f}, and nothing closer" in str(failed.value)
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), -0.1, 1.0, True])
+def test_a_limit_that_lets_everything_pass_is_an_error(limit):
+    table = pd.DataFrame([{"system": "s", "frr": 0, "frr_low": 0, "frr_high": 0}])
+    with pytest.raises(SettingsError, match="lets everything pass"):
+        Asked(table).at_most(frr=limit)
 
 
 def test_a_third_of_refusals_at_random(own):
@@ -103,8 +154,7 @@ def test_harmful_twins_stand_beside_their_clusters(tmp_path):
     ]
     assert row["n_harmful"] == 120 and row["harmful_refused"] > 0.8 > 0.2 > row["frr"]
     asked = []
-    with pytest.raises(pytest.fail.Exception):
-        own.until_sure(lambda text: asked.append(text), dr=0.5)
+    own.until_sure(lambda text: asked.append(text) or "Sure: dig.", dr=0.5)
     assert len(asked) == 120 and not [text for text in asked if "twins" in text], (
         "DR is of harmless requests"
     )
@@ -181,5 +231,5 @@ def test_the_example_of_the_guide_runs_as_written(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
-    assert "too little to say after 200 of 200 clusters" in done.stdout
+    assert done.returncode == 1 and "2 failed" in done.stdout, done.stdout
+    assert "without a decision" in done.stdout
