@@ -13,8 +13,8 @@ from paraguard_lab.sheets import format_sheet
 from paraguard_tools.logs.audit import (
     AUDIT_HEADINGS,
     Audit,
-    lines_read,
     format_cell,
+    lines_read,
 )
 from paraguard_tools.logs.files import remove_file, write_text, write_whole
 from paraguard_tools.logs.names import (
