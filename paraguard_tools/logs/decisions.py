@@ -282,7 +282,15 @@ def _take_ids(source: LogSource, told: Told) -> Told:
 def _check_rejects(
     sources: Sequence[LogSource], told: Sequence[Told], rejects: Sequence[str]
 ) -> None:
-    """Raise DataError about a refusal that no file has."""
+    """Raise DataError about a refusal that no file has.
+
+    SettingsError if no file has decisions.
+    """
+    if rejects and not any("decision" in one.frame for one in told):
+        raise SettingsError(
+            f"{sources[0].name}: it has no decisions, so that --rejects means nothing;"
+            " name their column with --decision"
+        )
     there = set()
     for one in told:
         if "decision" in one.frame:

@@ -32,7 +32,7 @@ from paraguard_tools.logs.formats.sources import (
     map_text,
 )
 from paraguard_tools.logs.formats.tables import read_table
-from paraguard_utils.errors import DataError
+from paraguard_utils.errors import DataError, SettingsError
 
 __all__ = [
     "STDIN",
@@ -106,6 +106,11 @@ def read_rows(
 def _read_rows(
     source: LogSource, columns: dict[str, str], requests: str | Path
 ) -> Told:
+    if requests and source.kind not in ("lines", "document"):
+        raise SettingsError(
+            f"{source.name}: this is no batch, so that --input means nothing; leave it"
+            " out"
+        )
     pattern = ""
     given = columns.get("cluster", "")
     if "~" in given:

@@ -45,7 +45,6 @@ def run(tmp_path, command, monkeypatch):
         ["--plan", "--json", "x.json"],
         ["a.csv", "b.csv", "--compare", "--fail-above", "0", "--measure", "frr"],
         ["a.csv", "b.csv", "--compare", "--junit", "x.xml"],
-        ["a.csv", "b.csv", "--fail-above", "0.5"],
         ["--demo", "--fail-above", "0.5"],
         ["--demo", "a.csv"],
         ["a.csv", "--margin", "0.1"],
@@ -59,7 +58,6 @@ def run(tmp_path, command, monkeypatch):
         ["a.csv", "--input", "b.csv"],
         ["answers.csv", "--rejects", "No."],
         ["-", "--baseline", "-"],
-        ["--", "--plan", "b.csv"],
         *(
             ["a.csv", "--measure", "frr", "--fail-above", limit]
             for limit in ("nan", "inf", "-0.1", "1", "1e300")
@@ -398,7 +396,8 @@ def test_a_file_s_name_is_shown_escaped(run, tmp_path):
     done = run("::error::x\x1b.csv", "--out", "o\x1b")
     assert not done.error and "\x1b" not in done.printed
     missing = run("::error::\x1b.csv")
-    assert missing.status and "\x1b" not in missing.error and "::" not in missing.error
+    assert missing.status and "\x1b" not in missing.error
+    assert not missing.error.startswith("::")
 
 
 @pytest.mark.parametrize(
