@@ -1,0 +1,223 @@
+"""Put answers that nobody read before blind readers (`docs/method.md`, Labels).
+
+They are answers to harmful twins, under new wordings of the instructions, to rewordings
+and of remedied systems. Their text was never kept, so they are queried again: in
+memory, with the weights, words and decoding that their labels record.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from paraguard_lab.corpus import reword
+from paraguard_lab.settings import name_remedied, name_reworded
+from paraguard_utils import paths, stores
+from paraguard_utils.core.estimates import SEED
+from paraguard_utils.labels import labelling
+from paraguard_utils.models import backends, trace_store
+from paraguard_utils.models.backends import Backend
+from paraguard_utils.models.prompting import Workload
+from paraguard_utils.schemas import Corpus
+from paraguard_utils.settings import CORPUS, TWINS, QueryOptions
+from paraguard_utils.stores import CorpusFiles, Store
+from paraguard_utils.text import replace_control
+
+READ_PER_KIND = 50  # answers of each kind that are read
+
+READ_REMEDIES = ("self-reminder", "rewritten", "demonstrations")
+"""Remedies that change words only and take one query. The others need copies of a
+request, something learned or tuned weights."""
+
+N_THIRDS = 3  # remedies are kept by third of the clusters
+
+_ANSWER = ["corpus", "system", "prompt_id"]
+
+
+def unread_corpora() -> dict[str, list[str]]:
+    """Return the names that labels of unread answers are kept under, by kind."""
+    remedied = []
+    for remedy in READ_REMEDIES:
+        for third in range(1, N_THIRDS + 1):
+            remedied.append(name_remedied(CORPUS, remedy, third))
+    return {
+        "twins": [TWINS],
+        "wordings": [name_remedied(CORPUS, "wordings")],
+        "reworded": [name_reworded(CORPUS)],
+        "remedied": remedied,
+    }
+
+
+def list_unread_answers(store: Store) -> pd.DataFrame:
+    """List the labelled answers of chat models that nobody read.
+
+    Returns
+    -------
+    DataFrame
+        kind, corpus (the name that labels are kept under), system, group (the system
+        with its remedy, if any), cluster (the harmless request that the prompt is a
+        phrasing, twin or rewording of), prompt_id and label, accept or reject.
+    """
+    frames = []
+    for kind, names in unread_corpora().items():
+        for name in names:
+            files = CorpusFiles(store, name)
+            for system in _list_chat_systems(files):
+                labels = labelling.read_labels(files, system)
+                labels = labels[labels["label"].isin(["accept", "reject"])]
+                requests = reword.original_ids(labels["prompt_id"])
+                rows = {
+                    "kind": kind,
+                    "corpus": name,
+                    "system": system,
+                    "group": f"{name.partition('--third-')[0]} {system}",
+                    "cluster": requests.str.rpartition("-")[0],
+                    "prompt_id": labels["prompt_id"],
+                    "label": labels["label"],
+                }
+                frames.append(pd.DataFrame(rows))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _list_chat_systems(files: CorpusFiles) -> Iterator[str]:
+    """Yield the systems with labels that queried a model under a system prompt."""
+    for file in sorted(files.path("labels", "any").parent.glob("*.csv")):
+        if "prefix" in stores.read_meta(file):  # a guard has none
+            yield file.stem
+
+
+def draw_unread_answers(
+    answers: pd.DataFrame, n: int = READ_PER_KIND, seed: int = SEED
+) -> pd.DataFrame:
+    """Draw n answers of each kind, half of them rejected and half accepted.
+
+    Groups take turns, in an order drawn by seed, and each gives an answer of a cluster
+    that the kind has none of yet, if it can.
+
+    Parameters
+    ----------
+    answers : DataFrame
+        From `list_unread_answers`.
+    n : int
+        An even number.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        The drawn rows; fewer of a kind or label if there are no more.
+    """
+    drawn = []
+    for number, (_, of_kind) in enumerate(answers.groupby("kind", sort=False)):
+        rng = np.random.default_rng([seed, number])
+        used: set[str] = set()
+        for label in ("reject", "accept"):
+            rows = of_kind[of_kind["label"] == label]
+            rows = rows.iloc[rng.permutation(len(rows))]
+            drawn.append(_take_turns(rows, n // 2, used))
+    return pd.concat(drawn, ignore_index=True)
+
+
+def _take_turns(rows: pd.DataFrame, n: int, used: set[str]) -> pd.DataFrame:
+    """Take n rows, one of each group in turn; add their clusters to those used."""
+    left = {group: list(own.index) for group, own in rows.groupby("group", sort=False)}
+    cluster = rows["cluster"].to_dict()
+    taken: list[int] = []
+    while len(taken) < n and any(left.values()):
+        for of_group in left.values():
+            if not of_group or len(taken) == n:
+                continue
+            new = [row for row in of_group if cluster[row] not in used]
+            row = (new or of_group)[0]
+            of_group.remove(row)
+            used.add(cluster[row])
+            taken.append(row)
+    return rows.loc[taken]
+
+
+def query_again(
+    store: Store, drawn: pd.DataFrame, options: QueryOptions
+) -> pd.DataFrame:
+    """Query drawn answers again, in memory.
+
+    Parameters
+    ----------
+    store : Store
+        Whose labels are of these answers.
+    drawn : DataFrame
+        From `draw_unread_answers`.
+    options : QueryOptions
+        How models are loaded. Words and decoding are those that the labels record.
+
+    Returns
+    -------
+    DataFrame
+        The drawn rows with request, response, and label_again, the label of the new
+        answer. The text may ask for harm and must not be kept.
+
+    Raises
+    ------
+    DataError
+        A system prompt changed since.
+    ModelError
+        Weights are missing.
+    """
+    texts = _texts_of(store, drawn)
+    frames = []
+    models: dict[str, Backend] = {}
+    for (corpus, system), rows in drawn.groupby(["corpus", "system"], sort=False):
+        path = CorpusFiles(store, str(corpus)).path("labels", str(system))
+        meta = stores.read_meta(path)
+        name = str(meta["model"])
+        if name not in models:
+            models.clear()  # one model in memory at a time
+            wanted = options.model_copy(update={"model": name, "dtype": meta["dtype"]})
+            models[name] = backends.resolve_backends(wanted)[0].open(wanted)
+        context = trace_store.context_from_meta(meta, paths.display_path(path))
+        prompts = texts.loc[rows.index]
+        answered = models[name].answers(Workload(prompts, batch=options.batch), context)
+        traces = pd.concat(list(answered), ignore_index=True)
+        labels = labelling.label_answers(traces, prompts).set_index("prompt_id")
+        labels = labels.loc[rows["prompt_id"]]
+        again = {
+            "request": prompts["text"].to_numpy(),
+            "response": labels["response"].map(replace_control, na_action="ignore"),
+            "label_again": labels["label"],
+        }
+        frames.append(rows.assign(**{key: np.asarray(x) for key, x in again.items()}))
+    return pd.concat(frames).loc[drawn.index]
+
+
+def _texts_of(store: Store, drawn: pd.DataFrame) -> Corpus:
+    """Return prompt_id and text of drawn prompts, by row; rewordings are made anew."""
+    known: Mapping[str, Corpus] = {
+        name: CorpusFiles(store, name).prompts for name in (CORPUS, TWINS)
+    }
+    prompts = pd.concat(known.values()).set_index("prompt_id")["text"]
+    originals = reword.original_ids(drawn["prompt_id"])
+    is_copy = originals != drawn["prompt_id"]
+    reworded = originals[is_copy].drop_duplicates()
+    sources = pd.DataFrame({"prompt_id": reworded, "text": reworded.map(prompts)})
+    copies = reword.reword_prompts(sources).set_index("prompt_id")["text"]
+    texts = drawn["prompt_id"].map(pd.concat([prompts, copies]))
+    return pd.DataFrame({"prompt_id": drawn["prompt_id"], "text": texts})
+
+
+def shuffle_for_readers(
+    answers: pd.DataFrame, seed: int = SEED
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return answers in an order drawn by seed, under new names.
+
+    Returns
+    -------
+    sheet : DataFrame
+        What a reader sees: item, request, answer.
+    key : DataFrame
+        What no reader sees: item, kind, corpus, system, prompt_id, label, label_again.
+    """
+    rng = np.random.default_rng(seed)
+    rows = answers.iloc[rng.permutation(len(answers))]
+    items = [f"item-{number:03d}" for number in range(1, len(rows) + 1)]
+    rows = rows.assign(item=items, answer=rows["response"])
+    key = ["item", "kind", *_ANSWER, "label", "label_again"]
+    return rows[["item", "request", "answer"]], rows[key]
