@@ -40,7 +40,9 @@ def select_sampled_prompts(corpus: Corpus, clusters: int) -> Corpus:
 def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) -> None:
     """Query `settings.draw` clusters `N_DRAWS` times at each temperature, top-p 1.
 
-    The system prompt is `SAMPLED_SYSTEM_PROMPT`.
+    The system prompt is `SAMPLED_SYSTEM_PROMPT`. Answers to a corpus that asks for harm
+    are drawn at the usual temperature only and labelled in memory; their text is not
+    kept.
 
     Parameters
     ----------
@@ -48,37 +50,49 @@ def ask_samples(files: CorpusFiles, corpus: Corpus, settings: FollowUpSettings) 
         In a live store, where every draw resumes.
     corpus : Corpus
     settings : FollowUpSettings
-
-    Raises
-    ------
-    DataError
-        The corpus asks for harm.
     """
-    unsafe.refuse_unsafe(corpus, "drawn answers (draw)")
     prompts = select_sampled_prompts(corpus, settings.draw)
     texts = prompts[["prompt_id", "text"]]
     meta = settings.meta(corpus=texts, labeller=labelling.LABELLER)
+    temperatures: tuple[float, ...] = SAMPLING_TEMPERATURES
+    if unsafe.asks_for_harm(corpus):
+        temperatures = SAMPLING_TEMPERATURES[:1]
     for source in backends.resolve_backends(settings):
         model = source.open(settings)
         draws = []
-        for temperature, draw in itertools.product(
-            SAMPLING_TEMPERATURES, range(N_DRAWS)
-        ):
-            query = trace_store.Query(
-                files.other(f"{files.name}--draw-{temperature}-{draw}"),
-                prompts,
-                SAMPLED_SYSTEM_PROMPT,
-                Sampling(settings.max_new_tokens, temperature=temperature, draw=draw),
-                settings.batch,
+        for temperature, draw in itertools.product(temperatures, range(N_DRAWS)):
+            decoding = Sampling(
+                settings.max_new_tokens, temperature=temperature, draw=draw
             )
-            traces = trace_store.query_model(model, query)
-            labels = labelling.label_answers(traces, prompts)
-            kept = labels[["prompt_id", "label", "answer", "response"]]
-            key = traces["key"].to_numpy()
-            draws.append(kept.assign(temperature=temperature, draw=draw, key=key))
+            place = files.other(f"{files.name}--draw-{temperature}-{draw}")
+            drawn = _query_draw(model, prompts, (place, decoding), settings.batch)
+            draws.append(drawn.assign(temperature=temperature, draw=draw))
         system = prompting.make_system_name(model.name, SAMPLED_SYSTEM_PROMPT)
         frame = pd.concat(draws, ignore_index=True)
         files.write("samples", system, frame=frame, meta=meta)
+
+
+def _query_draw(
+    model: Backend, prompts: Corpus, draw: tuple[CorpusFiles, Sampling], batch: int
+) -> pd.DataFrame:
+    """Return prompt_id, key, label, answer and response of one draw's answers.
+
+    `draw` is where they are kept, and the decoding. The response is null if the prompts
+    ask for harm.
+    """
+    files, decoding = draw
+    is_unsafe = unsafe.asks_for_harm(prompts)
+    keep = keep_labels(prompts, numbers=False) if is_unsafe else trace_store.TraceParts
+    query = trace_store.Query(
+        files, prompts, SAMPLED_SYSTEM_PROMPT, decoding, batch, keep
+    )
+    answers = trace_store.query_model(model, query)
+    labels = answers if is_unsafe else labelling.label_answers(answers, prompts)
+    context = model.context(
+        registry.read_system_prompt(SAMPLED_SYSTEM_PROMPT), decoding
+    )
+    kept = labels[["prompt_id", "label", "answer", "response"]]
+    return kept.assign(key=prompts["text"].map(context.key).to_numpy())
 
 
 def read_samples(

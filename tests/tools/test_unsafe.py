@@ -450,7 +450,6 @@ def test_whoever_reads_answers_refuses(
     files = sorted(results.rglob("*"))
     for reads in (
         lambda: follow_ups.ask_long_answers(rude(), asked, later),
-        lambda: follow_ups.ask_samples(rude(), harmful, later),
         lambda: judge.judge_systems(rude(), traces, later),
         lambda: review.list_confused_refusals(asked[name]),
         lambda: tuning_data.make_tuning_examples(asked[name], None, ""),
@@ -474,6 +473,30 @@ def test_whoever_reads_answers_refuses(
     )
     assert sorted(results.rglob("*")) == files
     assert follow_ups.ask_long_answers(rude(), asked, unchanged) == {}
+
+
+@pytest.mark.slow
+def test_drawn_answers_to_harm_leave_labels_only(
+    results, harmful, tiny_folder, answers, watched, monkeypatch
+):
+    monkeypatch.setattr(follow_ups, "N_DRAWS", 2)
+    options = config_of(tiny_folder, system_prompts=["safety"]).model_dump(
+        include=set(settings.QueryOptions.model_fields)
+    )
+    later = FollowUpSettings(store="test", corpus="rude", draw=60, **options)
+    follow_ups.ask_samples(rude(), harmful, later)
+    (file,) = rude().path("samples", "x").parent.glob("*.parquet")
+    drawn = rude().read("samples", file.stem)
+    assert drawn["response"].isna().all() and drawn["label"].notna().all()
+    # Two draws at the usual temperature, and none at the other
+    assert len(drawn) == 2 * len(harmful)
+    assert set(drawn["temperature"]) == {follow_ups.SAMPLING_TEMPERATURES[0]}
+    assert drawn["key"].is_unique
+    assert len(answers) == len(drawn) and watched
+    assert not [path for path, text in watched if "QUOKKA" in text]
+    assert found_below(results, ["QUOKKA"]) == []
+    follow_ups.ask_samples(rude(), harmful, later)
+    assert len(answers) == len(drawn), "nothing is queried again"
 
 
 @pytest.fixture
