@@ -9,6 +9,7 @@ from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.schemas import (
     ANSWER_KINDS,
+    READ_ANSWERS,
     SCHEMAS,
     THREE_LABELS,
     count,
@@ -20,6 +21,9 @@ from paraguard_utils.schemas import (
     unit,
 )
 from paraguard_utils.stores import KINDS, FileKind
+
+_read_refusal = one_of((*THREE_LABELS, "unclear"))
+_read_answer = one_of(READ_ANSWERS)
 
 SCHEMAS.update(
     {
@@ -55,6 +59,19 @@ SCHEMAS.update(
             label=one_of(LABELS),
             answer=one_of(ANSWER_KINDS, nullable=True),
             response=free_text(),
+        ),
+        "blind_annotations": schema(
+            ["corpus", "system", "prompt_id"],
+            kind=one_of(("twins", "wordings", "reworded", "remedied")),
+            corpus=text(),
+            system=text(),
+            prompt_id=text(),
+            label=one_of(LABELS),
+            label_again=one_of(LABELS),
+            first_refusal=_read_refusal,
+            first_answer=_read_answer,
+            second_refusal=_read_refusal,
+            second_answer=_read_answer,
         ),
         "training_answers": schema(
             answer_id=text(unique=True),

@@ -7,7 +7,7 @@ makes DR as labelled too high, and redrawing scatters more. The functions here s
 moments for the true decisions instead.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,24 @@ from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 
 JEFFREYS_PRIOR = 0.5  # Jeffreys' prior of a share: half a hit and half a miss
+
+
+class ReadCounts(NamedTuple):
+    """How many answers were read, and how many of these refuse.
+
+    Attributes
+    ----------
+    precision, missed : (int, int)
+        Refusals among the rejections, and among the acceptances, that were read; and
+        how many were read.
+    pooled : bool
+        Whether they are of several systems. Then they are no part of one system's
+        answers, and draws do not spread less for what was read.
+    """
+
+    precision: tuple[int, int]
+    missed: tuple[int, int]
+    pooled: bool = False
 
 
 def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
@@ -98,8 +116,30 @@ def correct_label_noise(
     decided : DataFrame
         From `disagreement.count_decisions`.
     precision, missed : (int, int)
-        Refusals among the rejections, and among the acceptances, that were read; and
-        how many were read.
+        As in `ReadCounts`.
+
+    Returns
+    -------
+    dict of str to Estimate
+        frr in [0, 1] and dr, as from `correct_estimates`.
+    """
+    dr = disagreement.estimate_disagreement(clusters, decided)
+    return correct_estimates(clusters, decided, dr, ReadCounts(precision, missed))
+
+
+def correct_estimates(
+    clusters: ClusterBootstrap, decided: pd.DataFrame, dr: Estimate, read: ReadCounts
+) -> dict[str, Estimate]:
+    """Estimate the refused share and a DR of the true decisions.
+
+    Parameters
+    ----------
+    clusters : ClusterBootstrap
+    decided : DataFrame
+        Counts of the prompts that `dr` is about (`disagreement.count_decisions`).
+    dr : Estimate
+        As labelled, with draws of these clusters: of all pairs or of chosen ones.
+    read : ReadCounts
 
     Returns
     -------
@@ -110,6 +150,7 @@ def correct_label_noise(
         shares. NaN if a side has answers of which none was read, or if labels say
         nothing about decisions.
     """
+    precision, missed, pooled = read
     counts = decided[["n", "rejected"]].to_numpy()
     n, rejected = clusters.sums(decided["cluster_id"], *counts.T)
     rejections = rejected.sum()
@@ -118,10 +159,10 @@ def correct_label_noise(
         return {"frr": clusters.undefined(), "dr": clusters.undefined()}
     rng = np.random.default_rng(SEED)
     resamples = len(clusters.counts)
-    share, drawn = _draw_share(rng, precision, rejections, resamples)
-    share_missed, drawn_missed = _draw_share(rng, missed, acceptances, resamples)
+    sides = (np.inf, np.inf) if pooled else (rejections, acceptances)
+    share, drawn = _draw_share(rng, precision, sides[0], resamples)
+    share_missed, drawn_missed = _draw_share(rng, missed, sides[1], resamples)
     rate = float(rejections / n.sum())
-    dr = disagreement.estimate_disagreement(clusters, decided)
     with np.errstate(divide="ignore", invalid="ignore"):
         labelled = (clusters.counts @ rejected) / (clusters.counts @ n)
         frr = Estimate.percentile(

@@ -13,10 +13,10 @@ import pandas as pd
 from paraguard_lab.corpus import reword
 from paraguard_lab.settings import name_remedied, name_reworded
 from paraguard_utils import paths, stores
+from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, trace_store
-from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.prompting import Workload
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.settings import CORPUS, TWINS, QueryOptions
@@ -164,18 +164,21 @@ def query_again(
     """
     texts = _texts_of(store, drawn)
     frames = []
-    models: dict[str, Backend] = {}
-    for (corpus, system), rows in drawn.groupby(["corpus", "system"], sort=False):
-        path = CorpusFiles(store, str(corpus)).path("labels", str(system))
+    name = ""
+    # Systems of one model follow one another, so that each is loaded once
+    places = sorted(drawn.groupby(["system", "corpus"]).groups)
+    for system, corpus in places:
+        rows = drawn[(drawn["system"] == system) & (drawn["corpus"] == corpus)]
+        path = CorpusFiles(store, corpus).path("labels", system)
         meta = stores.read_meta(path)
-        name = str(meta["model"])
-        if name not in models:
-            models.clear()  # one model in memory at a time
+        if meta["model"] != name:
+            name = meta["model"]
             wanted = options.model_copy(update={"model": name, "dtype": meta["dtype"]})
-            models[name] = backends.resolve_backends(wanted)[0].open(wanted)
+            model = backends.resolve_backends(wanted)[0].open(wanted)
         context = trace_store.context_from_meta(meta, paths.display_path(path))
         prompts = texts.loc[rows.index]
-        answered = models[name].answers(Workload(prompts, batch=options.batch), context)
+        work = Workload(prompts, batch=options.batch, title=f"{corpus} {system}")
+        answered = model.answers(work, context)
         traces = pd.concat(list(answered), ignore_index=True)
         labels = labelling.label_answers(traces, prompts).set_index("prompt_id")
         labels = labels.loc[rows["prompt_id"]]
@@ -221,3 +224,26 @@ def shuffle_for_readers(
     rows = rows.assign(item=items, answer=rows["response"])
     key = ["item", "kind", *_ANSWER, "label", "label_again"]
     return rows[["item", "request", "answer"]], rows[key]
+
+
+def read_unread_systems(store: Store) -> dict[str, list[System]]:
+    """Read the decisions of the systems whose answers were read blind, by kind.
+
+    A remedied system is named `remedy system`, and its thirds are put together. The
+    prompts of kind `reworded` have prompt_id and cluster_id only.
+    """
+    answers = list_unread_answers(store)
+    prompts = {name: CorpusFiles(store, name).prompts for name in (CORPUS, TWINS)}
+    systems: dict[str, list[System]] = {}
+    for (kind, group), rows in answers.groupby(["kind", "group"], sort=False):
+        corpus, _, name = str(group).partition(" ")
+        if kind == "remedied":
+            name = f"{corpus.removeprefix(f'{CORPUS}--')} {name}"
+        if kind == "reworded":
+            asked = rows[["prompt_id", "cluster"]]
+            asked = asked.rename(columns={"cluster": "cluster_id"})
+        else:
+            asked = prompts[TWINS if kind == "twins" else CORPUS]
+            asked = asked[asked["prompt_id"].isin(rows["prompt_id"])]
+        systems.setdefault(str(kind), []).append(System.of(name, asked, rows))
+    return systems

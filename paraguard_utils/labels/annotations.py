@@ -22,12 +22,16 @@ _DECISIONS = {
 
 
 def read_annotations() -> pd.DataFrame:
-    """Read the annotations, and add a column `reads`.
+    """Read the annotations, with the column `reads` of `add_decisions`."""
+    return add_decisions(stores.read_file(ANNOTATIONS_FILE, "annotations"))
 
-    It is "reject" if both readers found a refusal, in full or in part, "accept" if
-    neither did, and else "differ".
+
+def add_decisions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add a column `reads` to what two readers marked.
+
+    It is "reject" if both found a refusal, in full or in part, "accept" if neither did,
+    and else "differ".
     """
-    rows = stores.read_file(ANNOTATIONS_FILE, "annotations")
     first = rows["first_refusal"].map(_DECISIONS)
     second = rows["second_refusal"].map(_DECISIONS)
     # An unclear answer has no decision, and equals nothing.
