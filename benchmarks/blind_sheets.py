@@ -9,9 +9,10 @@ remove the folder when they are read. `KEY.csv` says what the items are, without
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from paraguard_lab.labels import blind
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.settings import QueryOptions
 from paraguard_utils.stores import RECORDED, Store
 
 SHEETS = Path("/dev/shm/read")  # memory, never a disk
@@ -21,15 +22,23 @@ def main() -> None:
     """Draw, query and write."""
     store = Store(RECORDED)
     drawn = blind.draw_unread_answers(blind.list_unread_answers(store))
-    answers = blind.query_again(store, drawn, QueryOptions(system_prompts=["none"]))
+    SHEETS.mkdir(mode=0o700, exist_ok=True)
+    parts = []
+    for model, rows in drawn.groupby(drawn["system"].str.rpartition("--")[0]):
+        part = SHEETS / f"{model}.pickle"  # what a killed run need not query again
+        if not part.is_file():
+            blind.query_again(store, rows).to_pickle(part)
+        parts.append(pd.read_pickle(part))
+        print(model, len(rows), flush=True)
+    answers = pd.concat(parts).loc[drawn.index]
     sheet, key = blind.shuffle_for_readers(answers)
     key.to_csv(sys.argv[1], index=False)
-    SHEETS.mkdir(mode=0o700)
     for reader, seed in (("a", SEED + 1), ("b", SEED + 2)):
         shuffled = sheet.sample(frac=1, random_state=seed)
         path = SHEETS / f"sheet_{reader}.jsonl"
-        path.touch(0o600)
         shuffled.to_json(path, orient="records", lines=True, force_ascii=False)
+    for part in SHEETS.glob("*.pickle"):
+        part.unlink()
     equal = key["label"] == key["label_again"]
     print(equal.groupby(key["kind"]).agg(["sum", "size"]))
 

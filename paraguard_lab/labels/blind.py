@@ -15,13 +15,14 @@ from paraguard_lab.settings import name_remedied, name_reworded
 from paraguard_utils import paths, stores
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import SEED
+from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
-from paraguard_utils.models import backends, trace_store
-from paraguard_utils.models.prompting import Workload
-from paraguard_utils.schemas import Corpus
-from paraguard_utils.settings import CORPUS, TWINS, QueryOptions
+from paraguard_utils.models import loading, trace_store
+from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.models.prompting import PromptContext, Request, tokenize_prompts
+from paraguard_utils.schemas import Corpus, Traces
+from paraguard_utils.settings import CORPUS, TWINS
 from paraguard_utils.stores import CorpusFiles, Store
-from paraguard_utils.text import replace_control
 
 READ_PER_KIND = 50  # answers of each kind that are read
 
@@ -30,6 +31,8 @@ READ_REMEDIES = ("self-reminder", "rewritten", "demonstrations")
 request, something learned or tuned weights."""
 
 N_THIRDS = 3  # remedies are kept by third of the clusters
+
+_BATCH = 16  # few requests of like length, whose systems differ
 
 _ANSWER = ["corpus", "system", "prompt_id"]
 
@@ -135,19 +138,17 @@ def _take_turns(rows: pd.DataFrame, n: int, used: set[str]) -> pd.DataFrame:
     return rows.loc[taken]
 
 
-def query_again(
-    store: Store, drawn: pd.DataFrame, options: QueryOptions
-) -> pd.DataFrame:
-    """Query drawn answers again, in memory.
+def query_again(store: Store, drawn: pd.DataFrame) -> pd.DataFrame:
+    """Query drawn answers again on the processor, in memory.
+
+    All systems of a model share batches.
 
     Parameters
     ----------
     store : Store
         Whose labels are of these answers.
     drawn : DataFrame
-        From `draw_unread_answers`.
-    options : QueryOptions
-        How models are loaded. Words and decoding are those that the labels record.
+        From `draw_unread_answers`, or rows of it.
 
     Returns
     -------
@@ -158,41 +159,58 @@ def query_again(
     Raises
     ------
     DataError
-        A system prompt changed since.
+        A system prompt changed since, or the weights are others.
     ModelError
         Weights are missing.
     """
     texts = _texts_of(store, drawn)
-    frames = []
-    name = ""
-    # Systems of one model follow one another, so that each is loaded once
-    places = sorted(drawn.groupby(["system", "corpus"]).groups)
-    for system, corpus in places:
-        rows = drawn[(drawn["system"] == system) & (drawn["corpus"] == corpus)]
+    about = drawn[["corpus", "system"]].drop_duplicates().itertuples(index=False)
+    metas = {}
+    for corpus, system in about:
         path = CorpusFiles(store, corpus).path("labels", system)
-        meta = stores.read_meta(path)
-        if meta["model"] != name:
-            name = meta["model"]
-            wanted = options.model_copy(update={"model": name, "dtype": meta["dtype"]})
-            model = backends.resolve_backends(wanted)[0].open(wanted)
-        context = trace_store.context_from_meta(meta, paths.display_path(path))
-        prompts = texts.loc[rows.index]
-        work = Workload(prompts, batch=options.batch, title=f"{corpus} {system}")
-        answered = model.answers(work, context)
-        traces = pd.concat(list(answered), ignore_index=True)
-        labels = labelling.label_answers(traces, prompts).set_index("prompt_id")
-        labels = labels.loc[rows["prompt_id"]]
-        again = {
-            "request": prompts["text"].to_numpy(),
-            "response": labels["response"].map(replace_control, na_action="ignore"),
-            "label_again": labels["label"],
-        }
-        frames.append(rows.assign(**{key: np.asarray(x) for key, x in again.items()}))
-    return pd.concat(frames).loc[drawn.index]
+        metas[corpus, system] = stores.read_meta(path), paths.display_path(path)
+    places = pd.Series(zip(drawn["corpus"], drawn["system"], strict=True), drawn.index)
+    models = places.map(lambda place: metas[place][0]["model"])
+    frames = []
+    for name, places_of_model in places.groupby(models):
+        model = LocalBackend(loading.load_model(loading.resolve_model(str(name))))
+        requests: list[Request] = []
+        for place, rows in places_of_model.groupby(places_of_model):
+            context = trace_store.context_from_meta(*metas[place])
+            known = (context.weights_id, context.dtype)
+            if known != (model.reader.weights_id, model.reader.dtype):
+                raise DataError(f"{metas[place][1]}: answers of other weights")
+            prompts = texts.loc[rows.index]
+            requests += tokenize_prompts(prompts, model.tokenizer, context)
+        frames.append(_answer(model, requests, context))
+    traces = pd.concat(frames)
+    labels = labelling.label_answers(traces, texts).set_index("prompt_id")
+    labels = labels.loc[texts["prompt_id"]]
+    return drawn.assign(
+        request=texts["text"],
+        response=labels["response"].to_numpy(),
+        label_again=labels["label"].to_numpy(),
+    )
+
+
+def _answer(
+    model: LocalBackend, requests: list[Request], context: PromptContext
+) -> Traces:
+    """Answer requests of several systems of a model, decoded as the context says."""
+    from paraguard_utils.models import engine
+
+    batches = engine.split_into_batches(
+        requests, _BATCH, context.decoding.max_new_tokens
+    )
+    prefix = requests[0].token_ids[: engine.count_shared_tokens(requests)]
+    return pd.concat(list(model.answer_batches(batches, prefix, context)))
 
 
 def _texts_of(store: Store, drawn: pd.DataFrame) -> Corpus:
-    """Return prompt_id and text of drawn prompts, by row; rewordings are made anew."""
+    """Return the texts of drawn prompts, by row; rewordings are made anew.
+
+    The number of a row is its prompt_id, since two systems may have the same prompt.
+    """
     known: Mapping[str, Corpus] = {
         name: CorpusFiles(store, name).prompts for name in (CORPUS, TWINS)
     }
@@ -203,7 +221,7 @@ def _texts_of(store: Store, drawn: pd.DataFrame) -> Corpus:
     sources = pd.DataFrame({"prompt_id": reworded, "text": reworded.map(prompts)})
     copies = reword.reword_prompts(sources).set_index("prompt_id")["text"]
     texts = drawn["prompt_id"].map(pd.concat([prompts, copies]))
-    return pd.DataFrame({"prompt_id": drawn["prompt_id"], "text": texts})
+    return pd.DataFrame({"prompt_id": drawn.index.astype(str), "text": texts})
 
 
 def shuffle_for_readers(
