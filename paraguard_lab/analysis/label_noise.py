@@ -109,6 +109,7 @@ _STYLES = {
     "dr_free": FREE_REWORDING_STRATEGIES,
 }
 _MEASURES = ("frr", "dr", *_STYLES)
+_DIFFERENCE = "difference"  # DR of free rewordings minus DR of near-copies
 
 
 def correct_by_kind(
@@ -162,8 +163,9 @@ def correct_wordings(systems: Iterable[System], annotated: pd.DataFrame) -> Tabl
         strategy = system.prompts.set_index("prompt_id")["strategy"]
         strategies = own["prompt_id"].map(strategy)
         counts = dict.fromkeys(_MEASURES, count_readings(own))
-        for measure, chosen in _STYLES.items():
-            counts[measure] = count_readings(own[strategies.isin(chosen)])
+        for stream, (measure, chosen) in enumerate(_STYLES.items()):
+            of_style = count_readings(own[strategies.isin(chosen)])
+            counts[measure] = of_style._replace(stream=stream)
         corrected = correct_system(system, counts)
         rows.append({"kind": HARMLESS, "system": system.name, **corrected})
     return pd.DataFrame(rows)
@@ -184,8 +186,9 @@ def correct_system(
     Returns
     -------
     dict
-        The four measures as labelled; with `_read` as corrected, with intervals, NaN if
-        nothing was read; too_few (refusals or answers for dr_near or dr_free).
+        The four measures as labelled, and difference (dr_free minus dr_near); the same
+        with `_read` as corrected, with intervals, NaN if nothing was read; too_few
+        (refusals or answers for dr_near or dr_free).
     """
     ids = system.prompts["cluster_id"]
     resampled = system.clusters
@@ -202,8 +205,10 @@ def correct_system(
             read[measure] = corrected["dr"]
             if measure in _STYLES:
                 too_few |= _is_too_few(decided)
+        labelled[_DIFFERENCE] = labelled["dr_free"] - labelled["dr_near"]
+        read[_DIFFERENCE] = read["dr_free"] - read["dr_near"]
     row: dict[str, object] = {}
-    for measure in _MEASURES:
+    for measure in (*_MEASURES, _DIFFERENCE):
         row[measure] = labelled.get(measure, np.nan)
         estimate = read.get(measure, clusters.undefined())
         row |= to_columns({f"{measure}_read": estimate})

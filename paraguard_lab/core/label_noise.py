@@ -29,11 +29,15 @@ class ReadCounts(NamedTuple):
     pooled : bool
         Whether they are of several systems. Then they are no part of one system's
         answers, and draws do not spread less for what was read.
+    stream : int
+        Readings of the same number are drawn alike, as those of one sample must be if
+        two estimates are compared; other numbers are independent.
     """
 
     precision: tuple[int, int]
     missed: tuple[int, int]
     pooled: bool = False
+    stream: int = 0
 
 
 def true_rate(rate: Any, precision: Any, missed: Any) -> Any:
@@ -150,16 +154,16 @@ def correct_estimates(
         shares. NaN if a side has answers of which none was read, or if labels say
         nothing about decisions.
     """
-    precision, missed, pooled = read
+    precision, missed = read.precision, read.missed
     counts = decided[["n", "rejected"]].to_numpy()
     n, rejected = clusters.sums(decided["cluster_id"], *counts.T)
     rejections = rejected.sum()
     acceptances = n.sum() - rejections
     if (rejections and not precision[1]) or (acceptances and not missed[1]):
         return {"frr": clusters.undefined(), "dr": clusters.undefined()}
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(SEED + read.stream)
     resamples = len(clusters.counts)
-    sides = (np.inf, np.inf) if pooled else (rejections, acceptances)
+    sides = (np.inf, np.inf) if read.pooled else (rejections, acceptances)
     share, drawn = _draw_share(rng, precision, sides[0], resamples)
     share_missed, drawn_missed = _draw_share(rng, missed, sides[1], resamples)
     rate = float(rejections / n.sum())

@@ -136,6 +136,9 @@ def test_each_measure_is_corrected_by_the_formula_of_the_method():
         t = 0.9 * q + 0.1 * (1 - q)
         kept = (1 - row[measure]) * t * (1 - t) / (q * (1 - q) * 0.8**2)
         assert row[f"{measure}_read"] == pytest.approx(1 - kept, abs=1e-4)
+    assert row["difference_read"] == pytest.approx(
+        row["dr_free_read"] - row["dr_near_read"]
+    )
     assert row["too_few"] == usual["too_few"]
 
 
