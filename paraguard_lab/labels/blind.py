@@ -179,7 +179,10 @@ def query_again(store: Store, drawn: pd.DataFrame) -> pd.DataFrame:
             context = trace_store.context_from_meta(*metas[place])
             known = (context.weights_id, context.dtype)
             if known != (model.reader.weights_id, model.reader.dtype):
-                raise DataError(f"{metas[place][1]}: answers of other weights")
+                raise DataError(
+                    f"{metas[place][1]}: answers of other weights; install those of the"
+                    " record"
+                )
             prompts = texts.loc[rows.index]
             requests += tokenize_prompts(prompts, model.tokenizer, context)
         frames.append(_answer(model, requests, context))
