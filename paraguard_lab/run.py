@@ -41,12 +41,12 @@ Parameters: TypeAlias = Mapping[str, Any]
 MINUTES_TABLE = "notebook_minutes"
 WHOLE_RUN = "all"  # the row of `MINUTES_TABLE` about the whole run
 
-BUILDING = ("01", "A2")
-"""Notebooks that build a corpus; they run only where they are named."""
+NOT_OF_A_MODEL = ("01", "08", "A2")
+"""Notebooks that build a corpus or read others' records: they run if they are named."""
 
 RUN_ORDER = (
     *("01", "02", "A0", "03", "04", "05"),
-    *("A4", "A5", "06", "07", "A1", "A2", "A3", "00"),
+    *("A4", "A5", "06", "07", "08", "A1", "A2", "A3", "00"),
 )
 """Numbers of the notebooks, each after those whose files it reads."""
 
@@ -256,7 +256,7 @@ def run_notebooks(wanted: Sequence[str], given: Parameters) -> FinishedRun:
     """Run some notebooks with the same parameters, each taking those that it has.
 
     `wanted` has their numbers or names ("02", "02_querying"). Without any, all run but
-    those that build a corpus (01, A2), and but 07 where the corpus has no twins. If 02
+    `NOT_OF_A_MODEL`, and but 07 where the corpus has no twins. If 02
     queries a part of the prompts only (`PARTIAL`), it alone runs: the others need all
     answers.
     """
@@ -320,7 +320,9 @@ def _find_notebooks(wanted: Sequence[str]) -> list[Path]:
     """Return the notebooks of these numbers or names, in the order to run them."""
     every = list_notebooks()
     if not wanted:
-        return order_to_run(path for path in every if number_of(path) not in BUILDING)
+        return order_to_run(
+            path for path in every if number_of(path) not in NOT_OF_A_MODEL
+        )
     chosen = []
     for name in wanted:
         named = [path for path in every if name in (path.stem, number_of(path))]

@@ -84,6 +84,10 @@ class DecisionSettings(AnalysisSettings, TwinOptions):
     xstest: str = ""
 
 
+class RecordSettings(StudySettings):
+    """Parameters of 08."""
+
+
 class RunSettings(GuardChoice, TwinOptions):
     """What a run of several notebooks must know itself; each takes its own besides."""
 
@@ -104,6 +108,7 @@ NOTEBOOK_SETTINGS: dict[str, type[FrozenParameters]] = {
     "05": settings.GuardSettings,
     "06": ValiditySettings,
     "07": RemedySettings,
+    "08": RecordSettings,
     "A0": FollowUpSettings,
     "A1": LabelCheckSettings,
     "A2": WriterSettings,

@@ -538,3 +538,52 @@ def counts():
     for part in (in_labels, in_wording, in_guards_and_vetoes, in_remedies, in_claims):
         found |= part()
     return found
+
+
+# --- Public records
+
+
+def chance_of_counts(rows):
+    """Return how often two answers to one prompt differ, over two answers to different
+    prompts; each row has refused, answered and prompts.
+    """
+    known = [(r, a, k) for r, a, k in rows if r + a >= 2]
+    n = sum((r + a) * k for r, a, k in known)
+    refused = sum(r * k for r, a, k in known)
+    same = sum(
+        Fraction(2 * r * a * k, (r + a) * (r + a - 1)) * (r + a) for r, a, k in known
+    )
+    pairs = n * n - sum((r + a) ** 2 * k for r, a, k in known)
+    differ = 2 * refused * (n - refused) - sum(2 * r * a * k for r, a, k in known)
+    return float((same / n) / Fraction(differ, pairs))
+
+
+def tier_parts(rows):
+    """Return what tier, prompt and chance are of the variance; each row has tier,
+    prompt and refused (0 or 1).
+    """
+    tiers = defaultdict(lambda: defaultdict(list))
+    for tier, prompt, refused in rows:
+        tiers[tier][prompt].append(refused)
+    same, within = [], []
+    for prompts in tiers.values():
+        shares = []
+        for answers in prompts.values():
+            if len(answers) > 1:
+                pairs = list(itertools.combinations(answers, 2))
+                shares.append(sum(a != b for a, b in pairs) / len(pairs))
+        same.append(sum(shares) / len(shares))
+        n = differ = 0
+        for first, second in itertools.combinations(prompts.values(), 2):
+            n += len(first) * len(second)
+            differ += sum(first) * (len(second) - sum(second))
+            differ += (len(first) - sum(first)) * sum(second)
+        within.append(differ / n)
+    n = differ = 0
+    for first, second in itertools.combinations(tiers.values(), 2):
+        a, b = (list(itertools.chain(*one.values())) for one in (first, second))
+        n += len(a) * len(b)
+        differ += sum(a) * (len(b) - sum(b)) + (len(a) - sum(a)) * sum(b)
+    other = differ / n
+    chance, tier = sum(same) / len(same) / other, 1 - sum(within) / len(within) / other
+    return tier, 1 - tier - chance, chance

@@ -23,6 +23,7 @@ from paraguard_lab.analysis import (
 )
 from paraguard_lab.core import pair_shares
 from paraguard_lab.labels import follow_ups
+from paraguard_lab.public_records import measures, sources
 from paraguard_lab.remedies import coin
 from paraguard_lab.report import numbers
 from paraguard_utils import paths, stores
@@ -365,3 +366,36 @@ def test_outside_by_hand():
     assert true == pytest.approx(
         {"true_frr": 0.5, "true_dr": 1 - (1 - 6 / 5) / 0.64 / 1.066375}
     )
+
+
+def test_the_package_agrees_on_chance_in_public_records():
+    recorded = RECORDED.read("tables", "record_chance")
+    recorded = recorded[recorded["source"] == "stability"]
+    counts = sources.read_counts("stability")
+    computed = measures.tabulate_chance(counts, "stability")
+    for row, found in zip(
+        recorded.to_dict("records"), computed.to_dict("records"), strict=True
+    ):
+        keys = ["system", "setting", "judge"]
+        own = counts[(counts[keys] == [row[key] for key in keys]).all(axis=1)]
+        if np.isnan(row["chance"]):
+            assert row["undecided"] > 0.2
+            continue
+        rows = own[["refused", "answered", "prompts"]].to_numpy().tolist()
+        known = outside.chance_of_counts(rows)
+        assert found["chance"] == pytest.approx(known, abs=1e-9)
+        assert row["chance"] == pytest.approx(known, rel=1e-4)
+
+
+def test_the_package_agrees_on_parts_of_tiers():
+    decisions = sources.read_decisions("triples")
+    computed = measures.tabulate_tiers(decisions).set_index("system")
+    recorded = RECORDED.read("tables", "record_harm").set_index("system")
+    for system, own in decisions.groupby("system"):
+        known = own[own["decision"] != "error"]
+        refused = (known["decision"] == "refused").astype(int)
+        rows = zip(known["setting"], known["cluster"], refused, strict=True)
+        parts = outside.tier_parts(rows)
+        names = list(measures.TIER_PARTS)
+        assert list(computed.loc[system, names]) == pytest.approx(parts, abs=1e-9)
+        assert list(recorded.loc[system, names]) == pytest.approx(parts, abs=1e-4)

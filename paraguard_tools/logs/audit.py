@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraguard_lab.core import label_noise, rephrasing
+from paraguard_lab.core import label_noise, neighbours, rephrasing
 from paraguard_lab.core.disagreement import (
     HIGH_OVERLAP,
     LOW_OVERLAP,
@@ -29,7 +29,6 @@ from paraguard_lab.core.ratios import (
     share_of_totals,
     subtract_shares,
 )
-from paraguard_tools.logs import neighbours
 from paraguard_tools.logs.decisions import Decisions
 from paraguard_tools.logs.names import show_name
 from paraguard_utils.core import disagreement, estimates

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 from paraguard_lab import false_refusal_rate, record, rephrasing_odds
+from paraguard_lab.core import neighbours
 from paraguard_lab.core.disagreement import disagreement_parts
 from paraguard_lab.core.inference import two_sided_p
 from paraguard_tools.logs import audit as audits
-from paraguard_tools.logs import gate, neighbours
+from paraguard_tools.logs import gate
 from paraguard_utils import (
     Decisions,
     audit,

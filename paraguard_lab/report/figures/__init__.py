@@ -24,6 +24,7 @@ from paraguard_lab.report.figures.scoring import (
     plot_chance_by_kind,
     plot_ci_correlates,
     plot_cr_curve,
+    plot_record_chance,
     plot_variance_parts,
 )
 from paraguard_lab.report.figures.validity import (
@@ -47,6 +48,7 @@ __all__ = [
     "plot_guard_sweep",
     "plot_known_truth",
     "plot_noise_response",
+    "plot_record_chance",
     "plot_remedy_map",
     "plot_rephrasing_odds",
     "plot_risk_distributions",

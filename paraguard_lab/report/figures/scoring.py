@@ -287,3 +287,76 @@ def plot_cr_curve(curve: Table) -> Figure:
         f"tau ({known}; dotted and grey: chance, and 95 % of its permutations)"
     )
     return figure
+
+
+def plot_record_chance(table: Table) -> Figure:
+    """Draw how often recorded systems refuse against how often they waver.
+
+    One mark per system: five models at temperature 0.7, the twenty systems of matched
+    triples, and ours, which are open. Bars are 95 % intervals. A page wide.
+
+    Parameters
+    ----------
+    table : Table
+        From `public_records.measures.tabulate_chance`, systems with enough decisions.
+    """
+    at_07 = table[~table["source"].eq("stability") | table["temperature"].eq(0.7)]
+    rows = at_07.drop_duplicates(["source", "system"])
+    figure, axis = style.subplots(height=3.6)
+    for source, (colour, marker, title) in _SOURCE_LOOKS.items():
+        own = rows[rows["source"] == source]
+        axis.errorbar(
+            own["rate"],
+            own["chance"],
+            xerr=_distances(own, "rate"),
+            yerr=_distances(own, "chance"),
+            fmt=marker,
+            ms=4,
+            lw=0.6,
+            color=colour,
+            mfc="white" if source == "ours" else colour,
+            label=title,
+        )
+    _name_marks(axis, rows)
+    axis.set(xlim=(0, 1), ylim=(0, 1.15), xlabel="share of answers that refuse")
+    axis.set_ylabel(
+        "chance: the same words, asked again\n(1, dotted: as unrelated prompts)"
+    )
+    axis.axhline(1, zorder=0, **style.CHANCE_LINE)
+    style.name_lines(figure, axis)
+    return figure
+
+
+_SOURCE_LOOKS = {
+    "triples": ("#0072B2", "o", "20 systems, triples"),
+    "stability": ("#D55E00", "s", "7 to 12 billion, requests for harm"),
+    "ours": ("#222222", "D", "ours"),
+}
+
+
+_NAMED_ON_THE_LEFT = 0.7  # from which rate on a mark has no room on its right
+
+
+def _distances(rows: Table, name: str) -> np.ndarray:
+    """Return how far the ends of intervals are from estimates, shape (2, n)."""
+    low = rows[name] - rows[f"{name}_low"]
+    high = rows[f"{name}_high"] - rows[name]
+    return np.stack([low, high]).clip(min=0)
+
+
+def _name_marks(axis: Axes, rows: Table) -> None:
+    """Write the names of systems beside their marks."""
+    for row in rows.to_dict("records"):
+        name = str(row["system"]).rpartition("/")[2]
+        if row["source"] == "ours":
+            name = display_titles([name])[0].partition(",")[0]
+        is_right = row["rate"] > _NAMED_ON_THE_LEFT and row["source"] == "triples"
+        axis.annotate(
+            name.partition("--")[0],
+            (row["rate"], row["chance"]),
+            xytext=(-3 if is_right else 3, 3),
+            ha="right" if is_right else "left",
+            textcoords="offset points",
+            fontsize=5,
+            color=style.INK,
+        )

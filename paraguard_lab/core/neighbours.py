@@ -32,17 +32,22 @@ class Neighbourhoods(NamedTuple):
 
 
 def find_neighbours(
-    vectors: np.ndarray, rejected: np.ndarray, theta: float = THETA
+    vectors: np.ndarray,
+    rejected: np.ndarray,
+    theta: float = THETA,
+    below: float = np.inf,
 ) -> Neighbourhoods:
     """Find the neighbours of every prompt.
 
-    Sentence vectors (n, d) of neighbours have a cosine of theta or more.
+    Sentence vectors (n, d) of neighbours have a cosine of theta or more, and less than
+    `below`.
     """
     units = normalize_rows(vectors).astype(np.float32)
     near, near_rejected, groups = np.zeros((3, len(units)), int)
     leads, count = np.zeros(len(units), bool), 0
     for start in range(0, len(units), BLOCK_ROWS):
-        close = units[start : start + BLOCK_ROWS] @ units.T >= theta
+        cosines = units[start : start + BLOCK_ROWS] @ units.T
+        close = (cosines >= theta) & (cosines < below)
         np.fill_diagonal(close[:, start:], False)
         for row, found in enumerate(map(np.flatnonzero, close), start):
             near[row], near_rejected[row] = len(found), rejected[found].sum()

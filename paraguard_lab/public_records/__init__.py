@@ -1,0 +1,1 @@
+"""What others recorded of real systems: their decisions, without any text (ours)."""
