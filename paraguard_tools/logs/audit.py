@@ -537,7 +537,9 @@ def _estimate_rates(
         found.ranges["dr"] = (dr.value, dr.value)
         if outcomes["undecided"].any():
             found.ranges["dr"] = (np.nan, np.nan)
-        found.add("dr", distinct, dr=dr, dr_chance=chance)
+        found.add("dr", distinct, dr=dr)
+        repeated = disagreement.count_decisions(refused, wording)
+        found.add("dr", repeated, dr_chance=chance)
     if not np.isfinite(dr.value):
         counts = int((refused == 1).sum()), int((refused == 0).sum())
         found.notes.append(explain_undefined(*counts))
@@ -691,6 +693,9 @@ def _estimate_by_words(
 ) -> None:
     """Estimate DR of pairs of texts that share few words, and most."""
     first, second = wordings.list_cluster_pairs(phrasings.cluster)
+    text = np.asarray(texts, object)
+    is_other_text = text[first] != text[second]  # the same text, again, is no wording
+    first, second = first[is_other_text], second[is_other_text]
     overlap = wordings.word_overlaps(texts, first, second)
     chosen = {
         "dr_few_words": overlap < LOW_OVERLAP,

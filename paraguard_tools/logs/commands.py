@@ -610,11 +610,6 @@ def audit(
         else:
             read_logs = [read(*named, *([errors] if errors else []))]
         before = read(baseline) if baseline else None
-        if labeller and not any(one.labelled_by for one in read_logs):
-            raise typer.BadParameter(
-                f"{named[0]}: it has decisions, so that no answer is labelled; leave"
-                " out --labeller, or pass --decision none"
-            )
     if compare:
         print(format_comparison(*read_logs))
         return

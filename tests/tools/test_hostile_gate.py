@@ -54,7 +54,6 @@ def run(tmp_path, command, monkeypatch):
         ["a.csv", "--junit", "x.xml"],
         ["a.csv", "--measure", "fr", "--fail-above", "0.5"],
         ["a.csv", "--labeller", "cuse"],
-        ["a.csv", "--labeller", "cues"],
         ["a.csv", "--input", "b.csv"],
         ["answers.csv", "--rejects", "No."],
         ["-", "--baseline", "-"],
