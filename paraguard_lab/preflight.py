@@ -131,7 +131,10 @@ def _minutes(config: RunSettings, prompts: int, given: Mapping[str, Any]) -> str
         billions = np.mean([_count_billions(name) for name in names])
     except UserError:  # loading says it
         return ""
-    minutes = prompts * _seconds_of_prompt(float(billions)) / 60
+    seconds = _seconds_of_prompt(float(billions))
+    if np.isnan(seconds):
+        return ""
+    minutes = prompts * seconds / 60
     if minutes < 1:
         return " (about a minute on two processor cores)"
     return f" (about {minutes:,.0f} minutes on two processor cores)"
@@ -158,7 +161,10 @@ def _read_dtype(folder: Path) -> str:
 
 
 def _seconds_of_prompt(billions: float) -> float:
-    """Return the seconds for a prompt, on a line through the recorded models."""
+    """Return the seconds for a prompt, on a line through the recorded models.
+
+    NaN if fewer than two of them are there.
+    """
     sizes: list[float] = []
     seconds: list[float] = []
     recorded = Store(RECORDED)
@@ -167,5 +173,7 @@ def _seconds_of_prompt(billions: float) -> float:
         if row["model"] in _BILLIONS and meta.get("asked_now"):
             sizes.append(_BILLIONS[row["model"]])
             seconds.append(meta["seconds"] / meta["asked_now"])
+    if len(sizes) < 2:
+        return np.nan
     slope, start = np.polyfit(sizes, seconds, 1)
     return float(start + slope * billions)
