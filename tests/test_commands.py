@@ -50,8 +50,6 @@ NOT_RUN = {
     ".venv/bin/pip install": "so are these",
     ".venv/bin/inspect eval": "needs a package of its own; weekly.yml runs it",
     ".venv/bin/lm_eval": "needs a package of its own; test_harness runs its task",
-    "inspect eval": "needs a package of its own; weekly.yml runs it",
-    "lm_eval": "needs a package of its own; test_harness runs its task",
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make site": "make html makes the same pages",
     "make reproduce": (
