@@ -13,7 +13,7 @@ import pandas as pd
 from paraguard_lab import run
 from paraguard_lab.corpus import build, writer
 from paraguard_lab.corpus.xstest import XSTEST_SAFE
-from paraguard_lab.labels import agreement, training
+from paraguard_lab.labels import agreement, blind_marks, training
 from paraguard_lab.remedies import catalogue, utility
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS
 from paraguard_lab.report import croissant, full_scale, numbers
@@ -56,6 +56,7 @@ a folder for each.
 INPUTS = (
     paths.FIGURES / "FIGURE_MAP.csv",
     annotations.ANNOTATIONS_FILE,
+    blind_marks.BLIND_ANNOTATIONS_FILE,
     training.TRAINING_ANSWERS_FILE,
     agreement.PUBLISHED_RATES_FILE,
 )

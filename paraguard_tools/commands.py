@@ -130,7 +130,8 @@ def run(
     finished = require_checkout().run_notebooks(notebooks or (), given)
     from paraguard_tools.pages import ending
 
-    print("\n".join(map(show_name, ending.describe_run(finished))))
+    for line in ending.describe_run(finished):
+        print(show_name(line, 5_000))
 
 
 @app.command()
