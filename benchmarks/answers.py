@@ -73,7 +73,7 @@ def agree(name, half, answers, refused, labels):
 def label(answers):
     """Label answers by the cue lists and edges."""
     frame = pd.DataFrame({"answer": answers}, dtype=object)
-    return labelling.label_by_cues(frame)["label"]
+    return labelling.label_logs_by_cues(frame)["label"]
 
 
 def count_relabelled():
@@ -87,7 +87,7 @@ def count_relabelled():
     every = pd.concat(texts)
     unique = every.drop_duplicates().reset_index(drop=True)
     frozen = refusals.label_by_cues(unique, [None] * len(unique))["label"]
-    found = labelling.label_by_cues(pd.DataFrame({"answer": unique}, dtype=object))
+    found = labelling.label_logs_by_cues(pd.DataFrame({"answer": unique}, dtype=object))
     changed = frozen.ne(found["label"])
     rules = found["rule"].where(found["kind"] != "language", "language")
     n_answers = every.map(every.value_counts()).groupby(every).first()

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from paraguard_utils import paths
 
-PROTOCOL = {"REMEDIES", "apply", "audit", "takes", "resolve"}
+PROTOCOL = {"REMEDIES", "main", "apply", "audit", "takes", "resolve"}
 """What each remedy and each kind of backend has, and a command called as its function."""
 
 

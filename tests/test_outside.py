@@ -372,7 +372,7 @@ def test_the_package_agrees_on_chance_in_public_records():
     recorded = RECORDED.read("tables", "record_chance")
     recorded = recorded[recorded["source"] == "stability"]
     counts = sources.read_counts("stability")
-    computed = measures.tabulate_chance(counts, "stability")
+    computed = measures.tabulate_record_chance(counts, "stability")
     for row, found in zip(
         recorded.to_dict("records"), computed.to_dict("records"), strict=True
     ):
@@ -388,7 +388,7 @@ def test_the_package_agrees_on_chance_in_public_records():
 
 
 def test_the_package_agrees_on_parts_of_tiers():
-    decisions = sources.read_decisions("triples")
+    decisions = sources.read_recorded_decisions("triples")
     computed = measures.tabulate_tiers(decisions).set_index("system")
     recorded = RECORDED.read("tables", "record_harm").set_index("system")
     for system, own in decisions.groupby("system"):

@@ -11,7 +11,7 @@ from paraguard_lab.public_records import lent, measures
 from paraguard_lab.public_records.sources import (
     FOLDER,
     SOURCES,
-    Decisions,
+    RecordedDecisions,
     count_by_prompt,
 )
 from paraguard_utils.errors import DataError
@@ -55,7 +55,7 @@ def build_records(folder: Path, into: Path = FOLDER) -> list[Path]:
 
 
 def _measure_single_answers(
-    folder: Path, decisions: Decisions
+    folder: Path, decisions: RecordedDecisions
 ) -> dict[str, pd.DataFrame]:
     """Measure what counts cannot give of the record `stability`."""
     prompts = lent.read_stability_prompts(folder)
@@ -65,5 +65,5 @@ def _measure_single_answers(
         "judges": measures.tabulate_judges(decisions),
         "neighbours": lent.tabulate_neighbours(decisions, prompts),
         "confusion": lent.tabulate_confusion(systems),
-        "pairs": lent.tabulate_pairs(systems),
+        "pairs": lent.tabulate_record_pairs(systems),
     }

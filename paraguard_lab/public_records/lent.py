@@ -13,7 +13,7 @@ import pandas as pd
 
 from paraguard_lab.core import neighbours
 from paraguard_lab.public_records.measures import MOST_UNDECIDED
-from paraguard_lab.public_records.sources import Decisions, refused_bits
+from paraguard_lab.public_records.sources import RecordedDecisions, refused_bits
 from paraguard_utils.analysis.confusion import score_prompts
 from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.signals import compute_pairs
@@ -38,7 +38,9 @@ def read_stability_prompts(folder: Path) -> pd.DataFrame:
     return prompts.rename(columns={"id": "prompt_id", "prompt": "text"})
 
 
-def decide_by_most(decisions: Decisions) -> Iterator[tuple[str, str, pd.Series]]:
+def decide_by_most(
+    decisions: RecordedDecisions,
+) -> Iterator[tuple[str, str, pd.Series]]:
     """Yield system, judge and the decision of each prompt at the lowest temperature.
 
     A prompt is refused if most of its repeats are; with as many answered it is NaN. A
@@ -53,7 +55,7 @@ def decide_by_most(decisions: Decisions) -> Iterator[tuple[str, str, pd.Series]]
         yield str(system), str(judge), (share > 0.5).astype(float).mask(share == 0.5)
 
 
-def tabulate_neighbours(decisions: Decisions, prompts: pd.DataFrame) -> Table:
+def tabulate_neighbours(decisions: RecordedDecisions, prompts: pd.DataFrame) -> Table:
     """Measure DR of near neighbours in the place of paraphrases.
 
     Returns
@@ -105,7 +107,9 @@ def _measure_bands(
     return found
 
 
-def lend_tokens(decisions: Decisions, prompts: pd.DataFrame) -> dict[str, System]:
+def lend_tokens(
+    decisions: RecordedDecisions, prompts: pd.DataFrame
+) -> dict[str, System]:
     """Return the recorded systems with tokens of `LENDER`, pairs and scores, by name.
 
     A system is judged by the first judge, in alphabetical order, with enough decisions.
@@ -174,7 +178,7 @@ def tabulate_confusion(systems: Mapping[str, System]) -> Table:
     return pd.DataFrame(rows)
 
 
-def tabulate_pairs(systems: Mapping[str, System]) -> Table:
+def tabulate_record_pairs(systems: Mapping[str, System]) -> Table:
     """Compare every two recorded systems on the same prompts.
 
     Returns

@@ -99,7 +99,7 @@ def estimate_chance(clusters: ClusterBootstrap, decided: pd.DataFrame) -> Estima
     return Estimate(chance.value, 0.0, high, chance.draws)
 
 
-def tabulate_chance(counts: Table, source: str) -> Table:
+def tabulate_record_chance(counts: Table, source: str) -> Table:
     """Return `chance_row` of each system, setting and judge of a source."""
     rows = []
     for (system, setting, judge), own in counts.groupby(
@@ -245,7 +245,7 @@ def _compare_judges(wide: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def tabulate_forms(decisions: pd.DataFrame) -> Table:
+def tabulate_record_forms(decisions: pd.DataFrame) -> Table:
     """Measure the refused share of each system, and DR of one claim in its forms.
 
     Returns

@@ -51,7 +51,7 @@ DECISIONS = {
 }
 """What a judge's word means; all other words decide nothing."""
 
-PARTIAL = ("PARTIAL", "partial_compliance", "EVASIVE")
+PARTIAL_LABELS = ("PARTIAL", "partial_compliance", "EVASIVE")
 """Words for an answer that helps in part or evades."""
 
 SYSTEM_TITLES = {
@@ -71,7 +71,7 @@ JUDGE_TITLES = {
 }
 """One name for a judge that a source writes in two ways."""
 
-Decisions: TypeAlias = pd.DataFrame
+RecordedDecisions: TypeAlias = pd.DataFrame
 
 
 class Source(NamedTuple):
@@ -80,16 +80,16 @@ class Source(NamedTuple):
     Where the source has no licence, only counts are kept (`count_by_prompt`).
     """
 
-    read: Callable[[Path], Decisions]
+    read: Callable[[Path], RecordedDecisions]
     by_row: bool
 
 
-def decide(source_labels: pd.Series) -> pd.Series:
+def decide_by_labels(source_labels: pd.Series) -> pd.Series:
     """Return refused, answered or error, by what the judges' words mean."""
     return source_labels.map(DECISIONS).fillna("error")
 
 
-def read_stability(folder: Path) -> Decisions:
+def read_stability(folder: Path) -> RecordedDecisions:
     """Read five models' answers to requests for harm, at four temperatures.
 
     Five seeds each. An answer has one row for each of its judges.
@@ -107,7 +107,7 @@ def read_stability(folder: Path) -> Decisions:
     )
 
 
-def read_triples(folder: Path) -> Decisions:
+def read_triples(folder: Path) -> RecordedDecisions:
     """Read twenty systems' answers to prompts in three tiers, five trials each."""
     frame = pd.read_csv(folder / "refusalbench_adjudicated.csv.gz")
     return _arrange(
@@ -122,7 +122,7 @@ def read_triples(folder: Path) -> Decisions:
     )
 
 
-def read_languages(folder: Path) -> Decisions:
+def read_languages(folder: Path) -> RecordedDecisions:
     """Read 37 systems' answers to requests to criticise a government.
 
     The requests about China were made in three languages.
@@ -144,7 +144,7 @@ def read_languages(folder: Path) -> Decisions:
     )
 
 
-def read_forms(folder: Path) -> Decisions:
+def read_forms(folder: Path) -> RecordedDecisions:
     """Read two models' answers to political claims in four forms, and label them.
 
     The labels are those of `labels.labelling`; the record has none.
@@ -181,10 +181,10 @@ FORMS = {"1": "essay", "2": "explanation", "3": "satire", "4": "speech"}
 """The form of a request, by the last digit of its id."""
 
 
-def _arrange(frame: pd.DataFrame, **columns: object) -> Decisions:
+def _arrange(frame: pd.DataFrame, **columns: object) -> RecordedDecisions:
     """Return decisions with `DECISION_COLUMNS`, in the order of the record."""
     decisions = pd.DataFrame(columns, index=frame.index)
-    decisions["decision"] = decide(decisions["source_label"].astype(str))
+    decisions["decision"] = decide_by_labels(decisions["source_label"].astype(str))
     return decisions[list(DECISION_COLUMNS)].reset_index(drop=True)
 
 
@@ -200,7 +200,7 @@ BY_PROMPT = ["system", "setting", "judge"]
 OUTCOMES = ["refused", "answered", "error"]
 
 
-def count_by_prompt(decisions: Decisions) -> Table:
+def count_by_prompt(decisions: RecordedDecisions) -> Table:
     """Count the prompts by how many of their answers were refused and answered.
 
     Returns
@@ -221,7 +221,7 @@ def spread_counts(counts: Table) -> pd.DataFrame:
     return rows.reset_index(drop=True).rename_axis("cluster_id").reset_index()
 
 
-def read_decisions(name: str) -> Decisions:
+def read_recorded_decisions(name: str) -> RecordedDecisions:
     """Read a source's decisions, which are kept by row.
 
     Raises
@@ -234,10 +234,10 @@ def read_decisions(name: str) -> Decisions:
     return pd.read_csv(FOLDER / f"{name}.csv", keep_default_na=False)
 
 
-def read_partial_as_answered(name: str) -> Decisions:
+def read_partial_as_answered(name: str) -> RecordedDecisions:
     """Read a source's decisions, with partial answers as answers, not refusals."""
-    decisions = read_decisions(name)
-    is_partial = decisions["source_label"].isin(PARTIAL)
+    decisions = read_recorded_decisions(name)
+    is_partial = decisions["source_label"].isin(PARTIAL_LABELS)
     answered = decisions["decision"].mask(is_partial, "answered")
     return decisions.assign(decision=answered)
 
@@ -245,7 +245,7 @@ def read_partial_as_answered(name: str) -> Decisions:
 def read_counts(name: str) -> Table:
     """Return `count_by_prompt` of a source, whichever way it is kept."""
     if SOURCES[name].by_row:
-        return count_by_prompt(read_decisions(name))
+        return count_by_prompt(read_recorded_decisions(name))
     return pd.read_csv(FOLDER / f"{name}_counts.csv", keep_default_na=False)
 
 

@@ -17,7 +17,7 @@ from paraguard_utils import paths
 from paraguard_utils.labels.refusals import Cue
 
 LANGUAGE_CUES_FILE = paths.DATA / "refusal_cues_languages.csv"
-CUES_VERSION = "languages-1"
+LANGUAGE_CUES_VERSION = "languages-1"
 
 _PATTERN_BYTES = 64 << 20  # letters of all scripts make large automata
 _RAW_CHARS = 640
@@ -69,7 +69,7 @@ _TABLES: Mapping[str, Any] = {
 }
 
 
-class Decision(NamedTuple):
+class AnswerDecision(NamedTuple):
     """Label, kind and rule, as `refusals.label_by_cues` has them."""
 
     label: str
@@ -150,14 +150,14 @@ def _fold(opening: str, language: str) -> str:
     return opening.translate(_TABLES.get(language, {}))
 
 
-def decide_by_cues(text: str, language: str) -> Decision:
+def decide_by_language_cues(text: str, language: str) -> AnswerDecision:
     """Label an answer by the first cue of its language that it opens with.
 
     Examples
     --------
-    >>> decide_by_cues("Lo siento, no puedo ayudarte con eso.", "es").label
+    >>> decide_by_language_cues("Lo siento, no puedo ayudarte con eso.", "es").label
     'reject'
-    >>> decide_by_cues("Lo siento por la demora. Abra la ventana.", "es").label
+    >>> decide_by_language_cues("Lo siento por la demora. Abra la ventana.", "es").label
     'accept'
     """
     opening = normalize_opening(text, language)
@@ -166,17 +166,17 @@ def decide_by_cues(text: str, language: str) -> Decision:
             continue
         if not (cue.unless and _compile(cue.unless).search(opening)):
             label = "reject" if cue.kind else "accept"
-            return Decision(label, cue.kind, f"{language}: {cue.rule}")
-    return Decision("accept", "", "no_cue")
+            return AnswerDecision(label, cue.kind, f"{language}: {cue.rule}")
+    return AnswerDecision("accept", "", "no_cue")
 
 
-def decide_by_any(text: str, languages: Sequence[str]) -> Decision:
+def decide_by_any(text: str, languages: Sequence[str]) -> AnswerDecision:
     """Label an answer of which only the script is known.
 
     The first list with a cue for refusing decides.
     """
     for language in languages:
-        decision = decide_by_cues(text, language)
+        decision = decide_by_language_cues(text, language)
         if decision.label == "reject":
             return decision
-    return Decision("accept", "", "no_cue")
+    return AnswerDecision("accept", "", "no_cue")

@@ -9,7 +9,7 @@ import re
 
 import re2
 
-from paraguard_tools.answers.cues import Decision
+from paraguard_tools.answers.cues import AnswerDecision
 from paraguard_utils.labels import refusals
 
 EDGES_VERSION = "edges-1"
@@ -241,15 +241,15 @@ _MAX_LATE = 900  # characters of an answer of which the end may be all that matt
 
 
 def find_edge(
-    text: str, opening: str, frozen: Decision, request: str = ""
-) -> Decision | None:
+    text: str, opening: str, frozen: AnswerDecision, request: str = ""
+) -> AnswerDecision | None:
     """Find an edge that overrules the frozen list's label of an English answer.
 
     Parameters
     ----------
     text, opening : str
         The answer, without thinking, and its opening as the list normalises it.
-    frozen : Decision
+    frozen : AnswerDecision
         What the list says of it.
     request : str
         What was asked, if it is known: "No." answers some questions.
@@ -267,15 +267,17 @@ def find_edge(
     return _find_missed_help(text, opening)
 
 
-def _reject(rule: str) -> Decision:
-    return Decision("reject", "policy", f"edge: {rule}")
+def _reject(rule: str) -> AnswerDecision:
+    return AnswerDecision("reject", "policy", f"edge: {rule}")
 
 
-def _accept(rule: str) -> Decision:
-    return Decision("accept", "", f"edge: {rule}")
+def _accept(rule: str) -> AnswerDecision:
+    return AnswerDecision("accept", "", f"edge: {rule}")
 
 
-def _find_missed_refusal(text: str, opening: str, request: str) -> Decision | None:
+def _find_missed_refusal(
+    text: str, opening: str, request: str
+) -> AnswerDecision | None:
     if _BARE_REFUSAL.search(opening):
         return _reject("bare_refusal")
     if _BARE_NO.search(opening):
@@ -309,14 +311,14 @@ def _quotes(text: str) -> bool:
     return not any(pattern.search(bare) for pattern in _EDGES.values())
 
 
-def _find_late_refusal(text: str) -> Decision | None:
+def _find_late_refusal(text: str) -> AnswerDecision | None:
     if len(text) > _MAX_LATE or not _LATE.search(text):
         return None
     before = text[: _LATE.search(text).start()]
     return None if _GIVES.search(before) else _reject("late_refusal")
 
 
-def _find_missed_help(text: str, opening: str) -> Decision | None:
+def _find_missed_help(text: str, opening: str) -> AnswerDecision | None:
     if _NOT_A_NO.search(opening):
         rest = re2.sub(_NOT_A_NO.pattern, " ", opening)
         if decide_frozen(rest).label == "accept":
@@ -400,7 +402,7 @@ def _normalize(text: str) -> str:
     return refusals.normalize_openings([text])[0]
 
 
-def decide_frozen(opening: str) -> Decision:
+def decide_frozen(opening: str) -> AnswerDecision:
     """Return what the frozen list says of a normalised opening.
 
     Examples
@@ -408,8 +410,8 @@ def decide_frozen(opening: str) -> Decision:
     >>> decide_frozen("i can not help with that.").label
     'reject'
     """
-    return Decision(*refusals.decide_by_cues(opening))
+    return AnswerDecision(*refusals.decide_by_cues(opening))
 
 
-def _decide(text: str) -> Decision:
+def _decide(text: str) -> AnswerDecision:
     return decide_frozen(_normalize(text))

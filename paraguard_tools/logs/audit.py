@@ -30,7 +30,7 @@ from paraguard_lab.core.ratios import (
     subtract_shares,
 )
 from paraguard_tools.logs.decisions import Decisions
-from paraguard_tools.logs.names import show_name
+from paraguard_tools.logs.names import show_system_name
 from paraguard_utils.core import disagreement, estimates
 from paraguard_utils.core import wording as wordings
 from paraguard_utils.core.decisions import as_refused
@@ -1037,7 +1037,7 @@ def describe_system(row: Mapping[str, Any]) -> str:
     `row` is one of the audit's table: system, n_scored, and frr, rephrased3 and
     rephrased3_harmful with their intervals, each NaN or missing where it is not known.
     """
-    system = show_name(row["system"])
+    system = show_system_name(row["system"])
     n_scored, n_undecided = int(row["n_scored"]), int(row.get("n_undecided", 0))
     n_blocked = int(row.get("n_blocked", 0))
     said = []

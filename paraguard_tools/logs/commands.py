@@ -49,7 +49,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
 
-MARGIN = 0.05
+DEFAULT_MARGIN = 0.05
 """How much worse than a baseline is still not worse: no log can show that nothing at
 all changed.
 """
@@ -159,7 +159,7 @@ def format_comparison(old: Decisions, new: Decisions) -> str:
                 f" of {row['n_matched']:,.0f} in both"
             )
         shown["requests with one text"] = flips
-        rows[names.show_name(row["system"])] = shown
+        rows[names.show_system_name(row["system"])] = shown
     return "\n".join([pd.DataFrame(rows).to_string(), *page.list_audit_notes(table)])
 
 
@@ -458,7 +458,7 @@ def audit(
         float | None,
         typer.Option(
             help="How much worse than the baseline is still not worse.",
-            show_default=str(MARGIN),
+            show_default=str(DEFAULT_MARGIN),
         ),
     ] = None,
     fail_above: Annotated[
@@ -576,7 +576,7 @@ def audit(
         limits = _Limits(
             fail_above,
             baseline,
-            MARGIN if margin is None else margin,
+            DEFAULT_MARGIN if margin is None else margin,
             tuple(dict.fromkeys(measure or ())),
             evidence,
         )
@@ -619,9 +619,9 @@ def audit(
         print(one.line)
     if json_file:
         content = gate.gate_json(found.table, found.sentences, findings)
-        files.write_text(json_file, content)
+        files.write_whole_text(json_file, content)
     if junit:
-        files.write_text(junit, gate.gate_junit(findings))
+        files.write_whole_text(junit, gate.gate_junit(findings))
     if summary:
         counted = f"Read {audits.count_rows(found.decisions)}."
         with summary.open("a", encoding="utf-8", errors="replace") as opened:

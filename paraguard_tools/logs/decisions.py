@@ -750,4 +750,4 @@ def _label(
                     f" ({error.name}): pip install '.[models]', or label by the cue"
                     " lists alone, with --labeller cues"
                 ) from None
-    return labelling.label_by_cues(answers, phrases), labelling.CUES_LABELLER
+    return labelling.label_logs_by_cues(answers, phrases), labelling.CUES_LABELLER

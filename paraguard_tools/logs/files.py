@@ -32,7 +32,7 @@ def write_whole(path: Path, produce: Callable[[Path], object]) -> None:
         ) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_whole_text(path: Path, text: str) -> None:
     """Write a text as `write_whole` does, in UTF-8, line ends as they are."""
 
     def produce(part: Path) -> None:

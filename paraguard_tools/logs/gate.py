@@ -15,7 +15,11 @@ import pandas as pd
 
 from paraguard_lab.core.until_sure import MAX_UNDECIDED, UNKNOWN
 from paraguard_tools.logs.audit import AUDIT_HEADINGS, format_interval
-from paraguard_tools.logs.names import escape_markdown, escape_unprintable, show_name
+from paraguard_tools.logs.names import (
+    escape_as_markdown,
+    escape_unprintable,
+    show_system_name,
+)
 from paraguard_utils.errors import SettingsError
 
 EXIT_CODES = {
@@ -96,8 +100,9 @@ class GateFinding(NamedTuple):
     @property
     def line(self) -> str:
         """One line for a log, with the name escaped."""
+        system = show_system_name(self.system)
         said = (
-            f"{show_name(self.system)}: {self.verdict}: {self.measure} {self.found}"
+            f"{system}: {self.verdict}: {self.measure} {self.found}"
             f" against {self.limit:g}"
         )
         if self.verdict != UNKNOWN:
@@ -303,15 +308,15 @@ def gate_markdown(
 
     `counted` says what was read, before any rate.
     """
-    lines = ["### How sensibly does it refuse?", "", escape_markdown(counted), ""]
-    lines += [f"- {escape_markdown(one)}" for one in sentences]
+    lines = ["### How sensibly does it refuse?", "", escape_as_markdown(counted), ""]
+    lines += [f"- {escape_as_markdown(one)}" for one in sentences]
     if findings:
         lines += ["", "| system | verdict | found | limit |", "|---|---|---|---|"]
     for one in findings:
-        name = escape_markdown(show_name(one.system))
+        name = escape_as_markdown(show_system_name(one.system))
         verdict = f"**{one.verdict}**"
         if one.reason:
-            verdict += f": {escape_markdown(one.reason)}"
+            verdict += f": {escape_as_markdown(one.reason)}"
         lines.append(
             f"| {name} | {verdict} | {one.measure} {one.found} | {one.limit:g} |"
         )

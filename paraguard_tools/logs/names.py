@@ -49,12 +49,12 @@ def escape_line(text: str) -> str:
     return shown
 
 
-def show_name(name: object) -> str:
+def show_system_name(name: object) -> str:
     """Return a name as readers see it: escaped, cut, and quoted if it looks like prose.
 
     Examples
     --------
-    >>> show_name("openai/gpt-5"), show_name("all rows: not worse: dr")
+    >>> show_system_name("openai/gpt-5"), show_system_name("all rows: not worse: dr")
     ('openai/gpt-5', '"all rows: not worse: dr"')
     """
     shown = escape_line(str(name)[:MAX_NAME_CHARS])
@@ -64,7 +64,7 @@ def show_name(name: object) -> str:
     return f'"{quoted}"'
 
 
-def escape_markdown(text: str) -> str:
+def escape_as_markdown(text: str) -> str:
     """Return text for Markdown: no markup, and no address becomes a link."""
     marks = []
     for mark in escape_unprintable(text):

@@ -16,11 +16,11 @@ from paraguard_tools.logs.audit import (
     format_cell,
     lines_read,
 )
-from paraguard_tools.logs.files import remove_file, write_text, write_whole
+from paraguard_tools.logs.files import remove_file, write_whole, write_whole_text
 from paraguard_tools.logs.names import (
     MAX_NAME_CHARS,
     escape_unprintable,
-    show_name,
+    show_system_name,
 )
 from paraguard_utils.core.confusion import THETA
 
@@ -51,13 +51,15 @@ def display_audit(table: pd.DataFrame) -> pd.DataFrame:
         elif name in table:
             counts = [f"{row[name]:,.0f}" for row in rows]
             shown[heading] = [one.replace("nan", "\u2013") for one in counts]
-    return pd.DataFrame(shown, index=[show_name(row["system"]) for row in rows]).T
+    return pd.DataFrame(
+        shown, index=[show_system_name(row["system"]) for row in rows]
+    ).T
 
 
 def list_audit_notes(table: pd.DataFrame) -> list[str]:
     """Return the notes of an audit's table, a line each."""
     return [
-        f"{show_name(row['system'])}: {row['note']}"
+        f"{show_system_name(row['system'])}: {row['note']}"
         for row in table.to_dict("records")
         if row["note"]
     ]
@@ -84,13 +86,13 @@ def write_audit_page(found: Audit, out: Path) -> list[Path]:
     for name, frame in tables.items():
         if len(frame):
             files.append(out / f"{name}.csv")
-            write_text(files[-1], format_sheet(frame))
+            write_whole_text(files[-1], format_sheet(frame))
     figure = _draw(found.table)
     if figure:
         files.append(out / "audit.png")
         write_whole(files[-1], lambda part: part.write_bytes(figure))
     files.append(out / "report.html")
-    write_text(files[-1], _render(found, refusals, figure))
+    write_whole_text(files[-1], _render(found, refusals, figure))
     return files
 
 

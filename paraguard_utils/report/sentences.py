@@ -32,7 +32,7 @@ from paraguard_utils.text import show_name
 TableReader: TypeAlias = Callable[[str], pd.DataFrame]
 """Returns a table by its name."""
 
-UNKNOWN = "–"
+_UNKNOWN = "–"
 """What is shown for a number that is undefined, or that a run does not have."""
 
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
@@ -100,7 +100,7 @@ def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> st
         except (Missing, NoSuchRow):
             if is_complete:
                 raise
-            return UNKNOWN
+            return _UNKNOWN
 
     return _PLACE.sub(fill, text)
 
@@ -155,9 +155,9 @@ def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
     if values.dtype == bool:
         return f"{values.sum()} of {len(values)}"
     if not pd.api.types.is_numeric_dtype(values):
-        return _join_different(values.where(values.notna(), UNKNOWN))
+        return _join_different(values.where(values.notna(), _UNKNOWN))
     if not np.isfinite(values).any():
-        return UNKNOWN
+        return _UNKNOWN
     if not style:
         style = "," if values.dtype.kind == "i" else "g"
     ends = (np.nanmin(values), np.nanmax(values))

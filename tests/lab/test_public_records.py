@@ -124,7 +124,7 @@ def test_languages_are_pooled_within_systems():
 
 def test_decisions_of_a_source_without_licence_are_not_kept():
     with pytest.raises(DataError, match="not kept by row"):
-        sources.read_decisions("stability")
+        sources.read_recorded_decisions("stability")
     listed = sources.read_sources().set_index("name")["by_row"]
     assert {name: one.by_row for name, one in sources.SOURCES.items()} == {
         name: by_row == "yes" for name, by_row in listed.items()
@@ -135,7 +135,7 @@ def test_decisions_of_a_source_without_licence_are_not_kept():
 @pytest.mark.parametrize("name", ["triples", "languages"])
 def test_what_is_kept_is_what_the_source_says(name):
     read = sources.SOURCES[name].read(SHARED).astype(str)
-    assert read.equals(sources.read_decisions(name).astype(str))
+    assert read.equals(sources.read_recorded_decisions(name).astype(str))
 
 
 @needs_sources

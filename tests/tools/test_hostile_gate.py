@@ -372,9 +372,7 @@ def test_a_name_is_no_line_of_its_own(run, tmp_path, name):
 def test_a_wrapped_name_begins_no_line_like_ours(run, tmp_path):
     name = "x" * 8 + " all rows: not worse: dr 0.1"
     for pad in range(30):
-        said = (
-            f"{'w ' * pad}{names.show_name(name)} refused much of what was asked of it"
-        )
+        said = f"{'w ' * pad}{names.show_system_name(name)} refused much of what was asked of it"
         assert not any(
             line.startswith(("all rows", "not worse"))
             for line in commands._fill([said]).splitlines()

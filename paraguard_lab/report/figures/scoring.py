@@ -298,7 +298,8 @@ def plot_record_chance(table: Table) -> Figure:
     Parameters
     ----------
     table : Table
-        From `public_records.measures.tabulate_chance`, systems with enough decisions.
+        From `public_records.measures.tabulate_record_chance`, systems with enough
+        decisions.
     """
     at_07 = table[~table["source"].eq("stability") | table["temperature"].eq(0.7)]
     rows = at_07.drop_duplicates(["source", "system"])

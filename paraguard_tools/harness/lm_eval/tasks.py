@@ -20,7 +20,7 @@ from paraguard_utils.errors import DataError
 # label, cluster, whether the request is harmful, and the label's kind
 Decision = tuple[str, str, bool, str]
 
-logger = getLogger(__name__)
+_logger = getLogger(__name__)
 
 
 def load(**_: Any) -> dict[str, Dataset]:
@@ -50,7 +50,7 @@ def _measure(decisions: tuple[Decision, ...]) -> dict[str, float]:
             f" --gen_kwargs max_gen_toks={4 * MAX_TOKENS}"
         )
     if measured.note:
-        logger.warning("paraguard: %s", measured.note)
+        _logger.warning("paraguard: %s", measured.note)
     return measured.values
 
 

@@ -268,7 +268,7 @@ def find_reason(body: Object) -> str | None:
     return next((one for one in found if isinstance(one, str) and one), None)
 
 
-def has_reasoning(body: Object) -> bool:
+def tells_reasoning(body: Object) -> bool:
     """Return whether a response has reasoning, or was billed for it."""
     if any(value for path in _THOUGHTS for value in values_at(body, path)):
         return True
@@ -295,7 +295,7 @@ def read_responses(body: Object) -> Iterator[dict[str, Any]]:
             "id": body.get("id"),
         }
         if not answer:
-            fields["reasoning"] = has_reasoning(part)
+            fields["reasoning"] = tells_reasoning(part)
         if several:
             fields["repeat"] = number
         yield fields

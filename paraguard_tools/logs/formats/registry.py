@@ -80,7 +80,7 @@ def _read_langsmith(records: Records, context: ReadContext) -> Iterator[Row]:
     return traces.read_langsmith(records, context.named)
 
 
-TABLE = Format(
+TABLE_FORMAT = Format(
     "table",
     "CSV, TSV, or fields between ; or |, with comments before the header; Parquet",
     _never,
@@ -140,7 +140,7 @@ FORMATS = [
         traces.is_langsmith,
         _read_langsmith,
     ),
-    TABLE,
+    TABLE_FORMAT,
     CHATS,
 ]
 """All formats; the first that recognises one of a file's first records reads it."""
