@@ -177,12 +177,12 @@ FAULTS = [
         "elif False:",
     ),
     Fault(
-        "refusals._decide_by_cues",
+        "refusals.decide_by_cues",
         "if not (cue.unless and re2.search(cue.unless, opening)):",
         "if cue.rule:",
     ),
     Fault(
-        "refusals._decide_by_cues",
+        "refusals.decide_by_cues",
         "Match(opening) or ())",
         "Match(opening) or (), reverse=True)",
     ),
@@ -341,7 +341,7 @@ FAULTS = [
         "(rate * (1 - rate) * slope))",
     ),
     Fault(
-        "label_noise.correct_label_noise",
+        "label_noise.correct_estimates",
         "(1 - value) / dr_inflation(rate, share, share_missed, n_read)",
         "(1 - value)",
     ),
@@ -356,7 +356,7 @@ FAULTS = [
         "1.0",
     ),
     Fault(
-        "label_noise.correct_label_noise",
+        "label_noise.correct_estimates",
         "(1 - rate) * drawn_missed / true",
         "(1 - rate) * drawn_missed / (1 - true)",
     ),

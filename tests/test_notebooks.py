@@ -20,7 +20,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 def test_there_are_notebooks():
     assert [path.stem[:2] for path in NOTEBOOKS] == [
-        *(f"0{number}" for number in range(8)),
+        *(f"0{number}" for number in range(9)),
         *(f"A{number}" for number in range(6)),
     ]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -664,6 +665,9 @@ def test_trying_the_first_prompts_loses_nothing(server, results, capsys):
     rows = pd.read_parquet(whole)
     rows.loc[0, "response"], rows.loc[0, "finish_reason"] = None, "error"
     rows.to_parquet(whole)
+    meta = stores.read_meta(whole)
+    meta.pop(stores.CONTENT)  # changed on purpose
+    Path(f"{whole}.meta.json").write_text(json.dumps(meta))
     again = systems.ask_systems(mine(), corpus.head(2), config)
     assert len(again["made-up-served--safety"]) == 2
     assert len(ask(served.ServerBackend("made-up", model.base_url), corpus)) == 6
