@@ -18,7 +18,15 @@ from paraguard_utils.schemas import Table
 from paraguard_utils.settings import CORPUS
 
 PREDICTIONS_FILE = paths.DATA / "predictions.csv"
-SUBJECT_COLUMNS = ("system", "first", "second", "remedy", "guard", "score")
+SUBJECT_COLUMNS = (
+    "system",
+    "first",
+    "second",
+    "remedy",
+    "guard",
+    "score",
+    "systems",
+)
 """What a row of a table is about: the columns that name it."""
 
 VERDICT_COLUMNS = (

@@ -166,15 +166,16 @@ def tabulate_together(chance: Table) -> Table:
     Returns
     -------
     Table
-        source; measure (chance); n, systems with enough decisions; rho with an
-        interval over systems.
+        source; systems (those with enough decisions); measure (chance); n, how many;
+        rho with an interval over systems.
     """
     rows = []
     for source, own in chance[~chance["too_few"]].groupby("source", sort=False):
         if len(own) < 5:
             continue
         rho = _bootstrap_spearman(own["rate"].to_numpy(), own["chance"].to_numpy())
-        about = {"source": source, "measure": "chance", "n": len(own)}
+        about = {"source": source, "systems": "with enough decisions"}
+        about |= {"measure": "chance", "n": len(own)}
         rows.append(about | to_columns({"rho": rho}))
     return pd.DataFrame(rows)
 

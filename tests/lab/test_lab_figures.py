@@ -209,6 +209,9 @@ def drawn():
     by_kind = pd.DataFrame({"pairs": ["near", "free", "all"], "too_few": False})
     by_kind = by_kind.assign(system="mine--safety", wording=0.2, chance=0.5)
     by_kind = by_kind.assign(meaning=0.3, meaning_low=0.2, meaning_high=0.4)
+    others = pd.DataFrame({"source": ["triples", "stability", "ours"]})
+    others = others.assign(system=["x/y", "z", "mine--safety"], temperature=0.7)
+    others = others.assign(**made(rng, 3, "rate", "chance"))
     limits = Gates()
     return {
         "rephrasing_odds": (figures.plot_rephrasing_odds(again), again),
@@ -222,6 +225,7 @@ def drawn():
         "against_floors": (figures.plot_against_floors(floors), floors),
         "variance_parts": (figures.plot_variance_parts(split), split),
         "chance_by_kind": (figures.plot_chance_by_kind(by_kind), by_kind),
+        "record_chance": (figures.plot_record_chance(others), others),
         "sensitivity_weights": (figures.plot_weight_simplex(weights), weights),
         "sensitivity_k": (figures.plot_against_k(by_k), by_k),
         "sensitivity_settings": (figures.plot_settings(scaling), scaling),

@@ -220,7 +220,7 @@ def test_a_baseline_is_paired_by_cluster(tmp_path, command):
     )
     assert not command("audit", str(files[0]), "--baseline", str(files[1]), *out).status
     same = command("audit", str(files[0]), "--baseline", str(files[0]), *out)
-    assert not same.status and "not worse: frr 0.00 [0.00, 0.00]" in same.printed
+    assert not same.status and "not worse: frr 0.00 [-0.02, 0.02]" in same.printed
 
 
 @pytest.mark.slow
@@ -242,7 +242,9 @@ def test_comparing_pairs_clusters(tmp_path, command):
         and row["dr_low"] < row["dr"] < row["dr_high"]
     )
     (same,) = compare(decisions_of(old), decisions_of(old)).to_dict("records")
-    assert same["dr"] == same["dr_low"] == same["dr_high"] == 0 and same["p"] == 1
+    # Equal logs are no proof that nothing changes: the interval is exact, not 0
+    assert same["dr"] == 0 and same["dr_low"] < 0 < same["dr_high"]
+    assert same["p"] == 1
     files = [
         file_of(tmp_path / f"{name}.csv", words)
         for name, words in (("old", old), ("new", new))

@@ -358,6 +358,6 @@ def _name_marks(axis: Axes, rows: Table) -> None:
             xytext=(-3 if is_right else 3, 3),
             ha="right" if is_right else "left",
             textcoords="offset points",
-            fontsize=5,
+            fontsize=style.MIN_FONT_SIZE,
             color=style.INK,
         )
