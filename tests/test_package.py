@@ -187,7 +187,9 @@ def test_what_any_module_imports_is_a_dependency_or_in_an_extra():
         not in panel | {*CLUSTER, "inspect_ai", "any_guardrail", "datasets"}
     }
     assert set(LM_EVAL) == {"lm-eval", "paraguard-utils"}  # which brings datasets
-    assert set(INSPECT) == {"inspect-ai", "openai", "paraguard-utils"} and set(ANY_GUARDRAIL) == {
+    assert set(INSPECT) == {"inspect-ai", "openai", "paraguard-utils"} and set(
+        ANY_GUARDRAIL
+    ) == {
         "paraguard-utils",
         "any-guardrail",
     }

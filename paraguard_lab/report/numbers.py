@@ -27,6 +27,7 @@ from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.gates import SELECTION_REASONS
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import annotations
+from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.report import sentences, tables
 from paraguard_utils.report.selection import MAX_LENGTH
 from paraguard_utils.schemas import Table
@@ -196,6 +197,12 @@ def _corrected_order(store: Store) -> pd.DataFrame:
     return pd.DataFrame({"rho": [rho]})
 
 
+def _models(store: Store) -> pd.DataFrame:
+    """Return how many models the systems of Table 1 have."""
+    models = store.read("tables", "table1_systems")["system"].map(model_of_system)
+    return pd.DataFrame({"n": [models.nunique()]})
+
+
 def _vetoes(store: Store) -> pd.DataFrame:
     """Return the vetoes that enough refusals judge.
 
@@ -256,6 +263,7 @@ sentences.DERIVED_TABLES |= {
     "judged_weights": _weights,
     "known_worlds": _simulations,
     "minutes": _minutes,
+    "models": _models,
     "orders": _orders,
     "proxy_predictions": _proxy_predictions,
     "read_clusters": _annotations,

@@ -21,7 +21,7 @@ GRAMMAR = (
     "columns, numbers, 'texts', True and False; == != < <= > >=; in [...] and not in"
     " [...]; and, or, not; + - * /; parentheses; .isna() and .notna();"
     " .str.startswith('x'), .str.endswith('x') and .str.contains('x'); .sum(), .mean(),"
-    " .min() and .max()"
+    " .min(), .max() and .nunique()"
 )
 
 MAX_LENGTH = 500
@@ -53,9 +53,10 @@ _SUMMARIES: dict[str, Callable[[pd.Series], Any]] = {
     "min": pd.Series.min,
     "max": pd.Series.max,
 }
-_MISSING: dict[str, Callable[[pd.Series], pd.Series]] = {
+_OF_ANY_ROWS: dict[str, Callable[[pd.Series], Any]] = {
     "isna": pd.Series.isna,
     "notna": pd.Series.notna,
+    "nunique": pd.Series.nunique,
 }
 _TEXT_METHODS: dict[str, Callable[[pd.Series, str], pd.Series]] = {
     "startswith": lambda texts, part: texts.str.startswith(part, na=False),
@@ -164,8 +165,8 @@ def _read(frame: pd.DataFrame, node: ast.expr) -> Any:
         ):
             if method in _SUMMARIES:
                 return _SUMMARIES[method](pd.Series(_read_numbers(frame, part)))
-            if method in _MISSING:
-                return _MISSING[method](_read_rows(frame, part))
+            if method in _OF_ANY_ROWS:
+                return _OF_ANY_ROWS[method](_read_rows(frame, part))
         case ast.Call(
             func=ast.Attribute(value=ast.Attribute(value=part, attr="str"), attr=name),
             args=[ast.Constant(value=str(literal))],

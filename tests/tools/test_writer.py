@@ -603,7 +603,7 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     authors = writer.find_authors(
         config(candidates="model:pen", base_url="http://x/v1")
     )
-    authors.keep(files(), SEEDS, many, {"inputs": "one"})
+    authors.keep(files(), SEEDS, many, {"inputs": {"many": "one"}})
     path = store.path("tables", "writer_audit")
     rows = pd.read_csv(path, keep_default_na=False)
     assert list(rows.columns) == [
@@ -619,16 +619,16 @@ def test_people_get_a_twentieth_of_what_passes_and_their_marks_stay(results, com
     assert rows["strategy"].nunique() == 3 and (
         rows[["mark", "harmless", "natural", "comment"]] == ""
     ).all(axis=None)
-    assert stores.read_meta(path)[
-        "inputs"
-    ] == "one" and "sheet_seed" in stores.read_meta(path)
+    assert stores.read_meta(path)["inputs"] == {
+        "many": "one"
+    } and "sheet_seed" in stores.read_meta(path)
     assert store.read("tables", "writer_candidates")[
         "reason"
     ].value_counts().to_dict() == {"surplus": 41, "harm": 4}
     rows.assign(mark="shifted", natural="no", harmless=["yes", "yes", "No "]).to_csv(
         path, index=False
     )
-    authors.keep(files(), SEEDS, many, {"inputs": "one"})
+    authors.keep(files(), SEEDS, many, {"inputs": {"many": "one"}})
     assert pd.read_csv(path)["mark"].tolist() == ["shifted"] * 3
     printed = command("corpus", "read", str(path)).printed
     assert (
