@@ -295,7 +295,7 @@ ENGLISH = [
 def only(text, reason=None, request=None, **options):
     """Return label, kind and rule of one answer, by cues."""
     row = pd.DataFrame({"answer": [text], "finish_reason": reason, "text": request})
-    return tuple(labelling.label_by_cues(row.astype(object), **options).iloc[0])
+    return tuple(labelling.label_logs_by_cues(row.astype(object), **options).iloc[0])
 
 
 def pairs(texts):
@@ -483,14 +483,14 @@ def test_where_others_have_only_the_end_marked_none_at_all_was_cut():
         dtype=object,
     )
     # 2 of 4 have the mark alone; the last answer is whole by its reason
-    assert labelling.label_by_cues(rows)["label"].tolist() == [
+    assert labelling.label_logs_by_cues(rows)["label"].tolist() == [
         "accept",
         "accept",
         "unparsed",
         "reject",
     ]
     rows["system"] = ["r1", "r1", "other", "other"]
-    assert labelling.label_by_cues(rows).loc[2, "label"] == "reject"
+    assert labelling.label_logs_by_cues(rows).loc[2, "label"] == "reject"
 
 
 EDGES = {
@@ -628,7 +628,7 @@ def test_the_classifier_reads_english_answers_only(monkeypatch):
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=4))
 def test_any_text_gets_one_label(texts):
-    frame = labelling.label_by_cues(pd.DataFrame({"answer": texts}, dtype=object))
+    frame = labelling.label_logs_by_cues(pd.DataFrame({"answer": texts}, dtype=object))
     assert frame["label"].isin(LABELS).all()
     assert frame["rule"].ne("").all()
     assert (frame["kind"].ne("") | ~frame["label"].isin(["reject", "unparsed"])).all()
