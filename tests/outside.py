@@ -200,6 +200,28 @@ def read(system, labels):
     return {label: (sum(own), len(own)) for label, own in found.items()}
 
 
+def read_twins():
+    """Count, by label, (refusals, answers read) of twins where both readers agree."""
+    refuses = {"full_refusal": True, "partial_refusal": True, "full_compliance": False}
+    found = {"reject": [], "accept": []}
+    for row in texts("labels/blind_annotations").query("kind == 'twins'").itertuples():
+        decisions_read = {
+            refuses.get(row.first_refusal),
+            refuses.get(row.second_refusal),
+        }
+        if row.label == row.label_again and len(decisions_read) == 1:
+            found[row.label] += decisions_read - {None}
+    return {label: (sum(own), len(own)) for label, own in found.items()}
+
+
+def refused_twins(labels):
+    """Compute the refused share of a system's twins, as labelled and as readings say."""
+    rejected = [label == "reject" for label in labels if label in ("reject", "accept")]
+    q = Fraction(sum(rejected), len(rejected))
+    p, m = (Fraction(*read_twins()[label]) for label in ("reject", "accept"))
+    return float(q), float(p * q + m * (1 - q))
+
+
 def corrected(prompts, reject, accept):
     """Compute FRR and DR of the true decisions, from (refusals, answers read) of
     rejections and of acceptances.

@@ -105,6 +105,15 @@ def test_the_package_agrees_on_corrected_rates():
         ), name
 
 
+@pytest.mark.parametrize("system", CHAT)
+def test_the_package_agrees_on_twins_that_readings_correct(system):
+    table = RECORDED.read("tables", "label_noise_kinds")
+    row = table[(table["kind"] == "twins") & (table["system"] == system)].iloc[0]
+    labels = RECORDED.read("labels", outside.TWINS, system)["label"]
+    own = outside.refused_twins(labels)
+    assert own == pytest.approx((row["frr"], row["frr_read"]), rel=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", CHAT)
 def test_the_package_agrees_on_harm_and_thresholds(system):

@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_lab.labels import blind
-from paraguard_utils.stores import RECORDED, Store
+from paraguard_lab.labels import blind, follow_ups
+from paraguard_lab.settings import FollowUpSettings
+from paraguard_utils import stores
+from paraguard_utils.labels import labelling
+from paraguard_utils.models import trace_store
+from paraguard_utils.models.local import LocalBackend
+from paraguard_utils.models.prompting import tokenize_prompts
+from paraguard_utils.settings import CORPUS, TWINS, check_settings
+from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 
 def make_answers(n_clusters: int, groups: dict[str, str]) -> pd.DataFrame:
@@ -91,3 +98,46 @@ def test_a_sheet_says_nothing_about_the_label() -> None:
     # In the order of the items the labels are mixed.
     labels = joined.sort_values("item")["label"]
     assert (labels != labels.shift()).sum() > 2
+
+
+def test_answers_come_again_as_each_system_gives_them_alone(
+    results, tiny_folder, tiny_model, recorded_corpus
+):
+    # Two systems of one model share batches; each answer must be that of its own
+    # instruction and prompt, asked alone.
+    store = Store("test")
+    corpus = recorded_corpus.head(2)
+    store.write("corpus", CORPUS, frame=corpus, meta={})
+    twins = Store(RECORDED).read("corpus", TWINS).head(2)
+    store.write("corpus", TWINS, frame=twins, meta={})
+    given = {
+        "store": "test",
+        "corpus": CORPUS,
+        "model": str(tiny_folder),
+        "max_new_tokens": 6,
+    }
+    files = CorpusFiles(store, CORPUS)
+    config = check_settings(given, FollowUpSettings)
+    follow_ups.ask_other_wordings(files, corpus, config)
+    kept = CorpusFiles(store, f"{CORPUS}--wordings")
+    rows = []
+    for path in sorted(kept.path("labels", "any").parent.glob("*.csv")):
+        labels = kept.read("labels", path.stem)
+        about = {"kind": "wordings", "corpus": kept.name, "system": path.stem}
+        rows.append(labels[["prompt_id", "label"]].assign(**about))
+    drawn = pd.concat(rows, ignore_index=True)
+    again = blind.query_again(store, drawn)
+    assert again["label_again"].tolist() == drawn["label"].tolist()
+    backend = LocalBackend(tiny_model)
+    texts = corpus.set_index("prompt_id")["text"]
+    for row in again.itertuples():
+        assert row.request == texts[row.prompt_id]
+        meta = stores.read_meta(kept.path("labels", row.system))
+        context = trace_store.context_from_meta(meta, row.system)
+        prompt = corpus[corpus["prompt_id"] == row.prompt_id]
+        requests = tokenize_prompts(prompt, backend.tokenizer, context)
+        (alone,) = backend.answer_batches([requests], (), context)
+        (labelled,) = labelling.label_answers(alone, prompt).itertuples()
+        assert (row.response, row.label_again) == (labelled.response, labelled.label)
+    by_prompt = again.groupby("prompt_id")["response"].nunique()
+    assert (by_prompt > 1).all(), "instructions must matter for this test to say much"

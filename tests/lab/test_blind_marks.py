@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from paraguard_lab.analysis import label_noise
-from paraguard_lab.core.label_noise import ReadCounts, correct_estimates
+from paraguard_lab.core.label_noise import ReadCounts, correct_estimates, true_dr
 from paraguard_lab.labels import blind, blind_marks
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import find_cluster_pairs, wording_row
@@ -231,3 +231,22 @@ def test_rewordings_have_a_refused_share_only(unread_systems):
     q = (system.refused == 1).mean()
     assert row["frr_read"] == pytest.approx(0.9 * q + 0.1 * (1 - q))
     assert np.isnan(row["dr"]) and np.isnan(row["dr_near_read"])
+
+
+def test_one_correction_of_near_and_free_never_narrows_the_gap(unread_systems):
+    # A1 says so of the systems that it shows: their corrected gap is no test of its sign.
+    shown = Store(RECORDED).read("tables", "label_noise_kinds")
+    shown = shown[~shown["too_few"] & shown["dr_near"].notna()]
+    shown = shown[shown["kind"] != label_noise.HARMLESS]
+    assert len(shown) > 9
+    for row in shown.itertuples():
+        (system,) = [s for s in unread_systems[row.kind] if s.name == row.system]
+        scored = system.is_scored
+        near = np.isin(system.prompts["strategy"], ["seed", "softening", "hardening"])
+        q_near = system.refused[scored & near].mean()
+        q_free = system.refused[scored & ~near].mean()
+        for precision in np.linspace(0.5, 1, 11):
+            for missed in np.linspace(0, 0.3, 7):
+                dr_near = true_dr(row.dr_near, q_near, precision, missed)
+                dr_free = true_dr(row.dr_free, q_free, precision, missed)
+                assert dr_free - dr_near >= row.difference - 1e-4
