@@ -398,10 +398,14 @@ def count_requests(
 
 
 def number_wordings(own: pd.DataFrame) -> np.ndarray:
-    """Return a number for each wording: the rows with one text in one cluster.
+    """Return a number for each wording, from 0: what the log says, or one a text.
 
-    A row without a text is a wording of its own.
+    A log that was read has the column `wording` (`logs.repeats`), which also knows the
+    ids of prompts and what the user says of equal texts. Elsewhere the rows with one
+    text in one cluster are a wording, and a row without a text is one of its own.
     """
+    if "wording" in own:
+        return pd.factorize(own["wording"])[0]
     cluster, _ = pd.factorize(own["cluster"])
     text, texts = pd.factorize(own["text"])
     wording = cluster.astype(np.int64) * len(texts) + text
@@ -498,7 +502,7 @@ def _measure_clusters(
         phrasings = wordings.Phrasings(code[kept], refused[kept], style)
         words = texts.loc[own.index[kept]].tolist()
         resampled = ClusterBootstrap(code[kept], *drawn)
-        _estimate_by_words(found, resampled, phrasings, words)
+        _estimate_by_words(found, resampled, phrasings, words, wording[kept])
     if "annotation" in own:
         _correct_for_annotations(found, clusters, several, refused, own["annotation"])
     isolated = pd.DataFrame({"row": own.index, "cluster": own["cluster"].to_numpy()})
@@ -690,12 +694,12 @@ def _estimate_by_words(
     clusters: ClusterBootstrap,
     phrasings: wordings.Phrasings,
     texts: list[str],
+    wording: np.ndarray,
 ) -> None:
-    """Estimate DR of pairs of texts that share few words, and most."""
+    """Estimate DR of pairs of wordings that share few words, and most."""
     first, second = wordings.list_cluster_pairs(phrasings.cluster)
-    text = np.asarray(texts, object)
-    is_other_text = text[first] != text[second]  # the same text, again, is no wording
-    first, second = first[is_other_text], second[is_other_text]
+    is_other = wording[first] != wording[second]  # a repeat is no other wording
+    first, second = first[is_other], second[is_other]
     overlap = wordings.word_overlaps(texts, first, second)
     chosen = {
         "dr_few_words": overlap < LOW_OVERLAP,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraguard_tools import Decisions
+from paraguard_tools import Decisions, audit
 from paraguard_tools.logs.repeats import find_same_texts
 from paraguard_utils.errors import DataError
 from paraguard_utils.models import encoder
@@ -355,3 +355,18 @@ def test_systems_of_which_much_is_missing_are_named(tmp_path):
     }
     lines = Decisions.from_file(log_of(tmp_path / "log", **rows)).reading.lines
     assert any("bad 60 %, good 0 %" in line for line in lines)
+
+
+@pytest.mark.parametrize(("same_text", "n_clusters"), [("repeats", 0), ("wordings", 2)])
+def test_an_audit_counts_the_wordings_that_were_read(tmp_path, same_text, n_clusters):
+    # Two requests, each six times in one text. As runs, each has one wording, and no
+    # cluster has two; as wordings, both have six.
+    log = log_of(
+        tmp_path / "log.csv",
+        text=["a"] * 6 + ["b"] * 6,
+        cluster=["x"] * 6 + ["y"] * 6,
+        decision=["refused", "answered"] * 6,
+        trial=range(12),
+    )
+    found = audit(Decisions.from_file(log, same_text=same_text))
+    assert found.table["n_clusters"].tolist() == [n_clusters]
