@@ -41,6 +41,22 @@ def replace_control(text: str) -> str:
     return CONTROL_CHARACTERS.sub("\ufffd", text)
 
 
+def escape_unprintable(text: str) -> str:
+    r"""Replace control characters, line ends and marks of direction by what they are.
+
+    Examples
+    --------
+    >>> print(escape_unprintable("a\x1b[31m\nb"))
+    a\x1b[31m\nb
+    """
+    marks = []
+    for mark in text:
+        if not mark.isprintable():
+            mark = mark.encode("unicode_escape").decode()
+        marks.append(mark)
+    return "".join(marks)
+
+
 def show_name(name: str, most: int = 100) -> str:
     r"""Return a name as it may stand in a line on a terminal or in a log of CI.
 
@@ -54,11 +70,7 @@ def show_name(name: str, most: int = 100) -> str:
     'evil\\n::error::x\\u202e'
     """
     shown = name if len(name) <= most else f"{name[:most].rstrip()} ..."
-    shown = "".join(
-        mark if mark.isprintable() else mark.encode("unicode_escape").decode()
-        for mark in shown
-    )
-    shown = shown.replace("##[", r"\x23#[")
+    shown = escape_unprintable(shown).replace("##[", r"\x23#[")
     return rf"\x3a{shown.lstrip()[1:]}" if shown.lstrip()[:2] == "::" else shown
 
 

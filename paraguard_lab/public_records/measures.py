@@ -60,16 +60,24 @@ def chance_row(counts: Table) -> dict[str, object]:
     sums = clusters.sums(by_prompt["cluster_id"], by_prompt["n"], by_prompt["refused"])
     rate = ratio_of_totals(clusters, (sums[0], sums[1]))
     chance = estimate_chance(clusters, decided)
-    if undecided > MOST_UNDECIDED:
-        rate = chance = clusters.undefined()
+    estimates = {"rate": rate, "chance": chance}
     return {
         "n": int(total),
         "n_prompts": len(decided),
         "undecided": undecided,
         "n_mixed": int(disagreement.is_mixed(decided).sum()),
-        **to_columns({"rate": rate, "chance": chance}),
+        **to_columns(withhold(clusters, undecided, estimates)),
         "too_few": is_too_few(decided) or undecided > MOST_UNDECIDED,
     }
+
+
+def withhold(
+    clusters: ClusterBootstrap, undecided: float, estimates: dict[str, Estimate]
+) -> dict[str, Estimate]:
+    """Return estimates, all undefined if more than `MOST_UNDECIDED` is undecided."""
+    if undecided > MOST_UNDECIDED:
+        return dict.fromkeys(estimates, clusters.undefined())
+    return estimates
 
 
 def is_too_few(decided: pd.DataFrame) -> bool:
@@ -144,8 +152,7 @@ def tabulate_temperatures(decisions: pd.DataFrame) -> Table:
         clusters = ClusterBootstrap(own["cluster"])
         change = estimate_disagreement_difference(clusters, sides[1], sides[0])
         undecided = (own["decision"] == "error").mean()
-        if undecided > MOST_UNDECIDED:
-            change = clusters.undefined()
+        changes = withhold(clusters, undecided, {"chance_change": change})
         rows.append(
             {
                 "source": "stability",
@@ -153,7 +160,7 @@ def tabulate_temperatures(decisions: pd.DataFrame) -> Table:
                 "judge": judge,
                 "lowest": ends[0],
                 "highest": ends[1],
-                **to_columns({"chance_change": change}),
+                **to_columns(changes),
                 "too_few": any(map(is_too_few, sides)) or undecided > MOST_UNDECIDED,
             }
         )
@@ -236,12 +243,10 @@ def _compare_judges(wide: pd.DataFrame) -> dict[str, object]:
         "judges_minus_answers": judges - answers,
     }
     undecided = 1 - is_decided.mean()
-    if undecided > MOST_UNDECIDED:
-        estimates = dict.fromkeys(estimates, clusters.undefined())
     return {
         "n": len(both),
         "undecided": undecided,
-        **to_columns(estimates),
+        **to_columns(withhold(clusters, undecided, estimates)),
         "too_few": bool(undecided > MOST_UNDECIDED),
     }
 
@@ -274,13 +279,11 @@ def _consistency(own: pd.DataFrame) -> dict[str, object]:
     }
     undecided = 1 - is_known.mean()
     too_few = disagreement.too_few_for_disagreement(decided)
-    if undecided > MOST_UNDECIDED:
-        estimates = dict.fromkeys(estimates, clusters.undefined())
     return {
         "n": len(own),
         "n_clusters": len(decided),
         "undecided": undecided,
-        **to_columns(estimates),
+        **to_columns(withhold(clusters, undecided, estimates)),
         "too_few": too_few or undecided > MOST_UNDECIDED,
     }
 

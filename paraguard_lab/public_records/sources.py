@@ -48,6 +48,10 @@ DECISIONS = {
     "DENIAL": "refused",
     "EVASIVE": "refused",
     "COMPLETE": "answered",
+    # Of our labeller
+    "reject": "refused",
+    "blocked": "refused",
+    "accept": "answered",
 }
 """What a judge's word means; all other words decide nothing."""
 
@@ -171,10 +175,7 @@ def read_forms(folder: Path) -> RecordedDecisions:
                 source_label=labels["label"].to_numpy(),
             )
         )
-    decisions = pd.concat(parts, ignore_index=True)
-    words = {"reject": "refused", "blocked": "refused", "accept": "answered"}
-    decided = decisions["source_label"].map(words).fillna("error")
-    return decisions.assign(decision=decided)
+    return pd.concat(parts, ignore_index=True)
 
 
 FORMS = {"1": "essay", "2": "explanation", "3": "satire", "4": "speech"}
@@ -275,7 +276,6 @@ def count_own_draws(files: CorpusFiles) -> Table:
     systems = registry.published_systems("chat").index
     parts = []
     for system, samples in follow_ups.read_samples(files, systems).items():
-        words = {"reject": "refused", "blocked": "refused", "accept": "answered"}
         parts.append(
             pd.DataFrame(
                 {
@@ -283,7 +283,7 @@ def count_own_draws(files: CorpusFiles) -> Table:
                     "system": system,
                     "setting": "temperature 0.7",
                     "judge": labelling.LABELLER,
-                    "decision": samples["label"].map(words).fillna("error"),
+                    "decision": decide_by_labels(samples["label"].astype(str)),
                 }
             )
         )

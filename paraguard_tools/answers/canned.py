@@ -149,7 +149,9 @@ def find_canned_lines(
     is_text = rows["line"].map(lambda text: isinstance(text, str)).astype(bool)
     rows = rows[is_text]
     rows = rows[~rows["label"].isin(["reject", "blocked"])]
-    rows["key"] = rows["line"].map(normalize_line)
+    rows["key"] = rows["line"].map(
+        {one: normalize_line(one) for one in set(rows["line"])}
+    )
     rows = rows[rows["key"].map(_is_long_enough).astype(bool)]
     rows["request"] = rows["request"].map(lambda text: normalize_line(str(text)))
     groups = rows.groupby("key", sort=False)

@@ -14,7 +14,7 @@ import pandas as pd
 import re2
 
 from paraguard_utils import paths
-from paraguard_utils.labels.refusals import Cue
+from paraguard_utils.labels.refusals import Cue, build_cues
 
 LANGUAGE_CUES_FILE = paths.DATA / "refusal_cues_languages.csv"
 LANGUAGE_CUES_VERSION = "languages-1"
@@ -79,37 +79,12 @@ class AnswerDecision(NamedTuple):
 
 @cache
 def read_language_cues() -> dict[str, list[Cue]]:
-    """Return each language's cues in order.
-
-    A row of kind `part` is a phrase that later patterns of its language use as
-    `{name}`; a row without a kind accepts.
-    """
+    """Return each language's cues in order (`refusals.build_cues`)."""
     frame = pd.read_csv(LANGUAGE_CUES_FILE, keep_default_na=False)
     by_language = {}
     for language, rows in frame.groupby("language", sort=False):
-        by_language[str(language)] = _build_cues(rows)
+        by_language[str(language)] = build_cues(rows)
     return by_language
-
-
-def _build_cues(rows: pd.DataFrame) -> list[Cue]:
-    parts: dict[str, str] = {}
-    cues = []
-    for row in rows.itertuples():
-        pattern = _fill_in(row.pattern, parts)
-        if row.kind == "part":
-            parts[row.rule] = pattern
-            continue
-        unless = ""
-        if row.unless:
-            unless = f"(?:{pattern})(?:{_fill_in(row.unless, parts)})"
-        cues.append(Cue(row.rule, row.kind, pattern, unless))
-    return cues
-
-
-def _fill_in(pattern: str, parts: dict[str, str]) -> str:
-    for name, part in parts.items():
-        pattern = pattern.replace(f"{{{name}}}", part)
-    return pattern
 
 
 @cache

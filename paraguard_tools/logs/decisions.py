@@ -14,7 +14,6 @@ import pandas as pd
 from paraguard_tools.answers.canned import find_canned_lines
 from paraguard_tools.logs import records, repeats
 from paraguard_tools.logs.formats.chats import NO_RESULT
-from paraguard_tools.logs.formats.fields import LIMIT_REASONS
 from paraguard_tools.logs.formats.sources import map_text
 from paraguard_tools.logs.reading import Reading
 from paraguard_tools.logs.records import (
@@ -29,6 +28,7 @@ from paraguard_tools.logs.repeats import SameText
 from paraguard_tools.servers import stops
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError, SettingsError
+from paraguard_utils.labels.unread import CUT_REASONS
 from paraguard_utils.text import show_name
 
 ONLY_SYSTEM = "all rows"  # the system of a file that names none
@@ -354,7 +354,7 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
     if "answer" in given or "finish_reason" in given:
         ended = given.get("finish_reason", pd.Series("", given.index))
         frame.loc[ended == NO_RESULT, ["label", "kind"]] = "unparsed", NO_RESULT
-        frame["at_limit"] = ended.fillna("").str.strip().str.lower().isin(LIMIT_REASONS)
+        frame["at_limit"] = ended.fillna("").str.strip().str.lower().isin(CUT_REASONS)
         said = answers["answer"].map(lambda one: isinstance(one, str) and one.strip())
         flags = given.get("reasoning", pd.Series(False, given.index))
         frame["reasoning"] = said.astype(bool) | flags.fillna(False).astype(bool)

@@ -7,6 +7,8 @@ command to it, and in Markdown become links.
 
 import re
 
+from paraguard_utils.text import escape_unprintable
+
 MAX_NAME_CHARS = 40  # of a system's name that readers are shown
 
 _COMMANDS = {"::": r":\x3a", "##[": r"##\x5b"}
@@ -17,22 +19,6 @@ _PLAIN = re.compile(r"\w(?:[\w .,+/@()\[\]=-]|:(?! |\Z))*")
 
 _MARKDOWN = frozenset("\\`*_{}[]<>#|&~!")
 _LINK = re.compile(r"(?i)(https?:|ftp:|mailto:|www(?=\.)|@)")
-
-
-def escape_unprintable(text: str) -> str:
-    r"""Replace control characters, line ends and marks of direction by what they are.
-
-    Examples
-    --------
-    >>> print(escape_unprintable("a\x1b[31m\nb"))
-    a\x1b[31m\nb
-    """
-    marks = []
-    for mark in text:
-        if not mark.isprintable():
-            mark = mark.encode("unicode_escape").decode()
-        marks.append(mark)
-    return "".join(marks)
 
 
 def escape_line(text: str) -> str:

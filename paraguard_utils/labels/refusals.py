@@ -69,13 +69,29 @@ class Cue(NamedTuple):
 
 @cache
 def read_cues() -> list[Cue]:
-    """Return the cues in order.
+    """Return the cues in order."""
+    return build_cues(pd.read_csv(CUES_FILE, keep_default_na=False))
 
-    A row of kind `part` is a phrase that later patterns use as `{name}`.
+
+def build_cues(rows: pd.DataFrame) -> list[Cue]:
+    """Return the cues of a list, in its order.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        rule, kind, pattern and unless. A row of kind `part` is a phrase that later
+        patterns use as `{rule}`; a row without a kind accepts.
+
+    Examples
+    --------
+    >>> lists = {"rule": ["not", "no_help"], "kind": ["part", "policy"], "unless": ""}
+    >>> rows = pd.DataFrame(lists | {"pattern": ["can(?:no|')t", "i {not} help"]})
+    >>> [cue.pattern for cue in build_cues(rows)]
+    ["i can(?:no|')t help"]
     """
     parts: dict[str, str] = {}
     cues = []
-    for row in pd.read_csv(CUES_FILE, keep_default_na=False).itertuples(index=False):
+    for row in rows.itertuples(index=False):
         pattern = _fill_in(row.pattern, parts)
         if row.kind == "part":
             parts[row.rule] = pattern

@@ -84,9 +84,6 @@ USUAL_COLUMNS = {
 taken. A gold `answer` often stands beside the response of a model, so it comes last.
 """
 
-LIMIT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
-"""Finish reasons of an answer that reached its limit of tokens, in lower case."""
-
 _REASONS = (
     "choices.finish_reason",
     "stop_reason",
