@@ -10,6 +10,7 @@ import pandas as pd
 
 from paraguard_lab.analysis import guarded as lab_guarded
 from paraguard_lab.analysis import veto, voting
+from paraguard_lab.analysis.predictions import read_predictions
 from paraguard_lab.corpus import compared, nearest_seeds, reword
 from paraguard_lab.corpus.paraphrase import RULES_GENERATOR
 from paraguard_lab.corpus.twins import keep_with_twin
@@ -92,10 +93,18 @@ def name_verdicts(judged: Table) -> Table:
     return judged.replace(VERDICT_TITLES)
 
 
-def count_verdicts(predicted: Table) -> Table:
-    """Count the verdicts on each prediction: a row per verdict, a column per number."""
-    verdicts = name_verdicts(predicted)["verdict"]
-    return pd.crosstab(verdicts, predicted["number"]).reset_index()
+def count_verdicts(judged: Table) -> Table:
+    """Count the verdicts on each prediction.
+
+    Returns
+    -------
+    Table
+        number, prediction (its statement), and how many of its rows have each verdict.
+    """
+    counts = pd.crosstab(judged["number"], name_verdicts(judged)["verdict"])
+    statements = read_predictions().drop_duplicates("number").set_index("number")
+    counts.insert(0, "prediction", statements["statement"].reindex(counts.index))
+    return counts.reset_index()
 
 
 class LabPage(Page[_Settings]):

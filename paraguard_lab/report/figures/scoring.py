@@ -329,7 +329,7 @@ def plot_record_chance(table: Table) -> Figure:
 
 
 _SOURCE_LOOKS = {
-    "triples": ("#0072B2", "o", "20 systems, triples"),
+    "triples": ("#0072B2", "o", "systems of 2026, matched triples"),
     "stability": ("#D55E00", "s", "7 to 12 billion, requests for harm"),
     "ours": ("#222222", "D", "ours"),
 }
