@@ -19,7 +19,7 @@ import pandas as pd
 DATA = Path(__file__).resolve().parent.parent / "data"
 HARMLESS, TWINS = "paraguard_mini", "paraguard_twins"
 NAMED_SYSTEMS = [
-    f"qwen2.5-coder-0.5b-instruct-q4_k_m--{prompt}" for prompt in ("none", "safety")
+    "qwen2.5-coder-0.5b-instruct-q4_k_m--none",
 ]
 """Systems whose FRR a sentence says."""
 KINDS = {

@@ -64,10 +64,18 @@ def one_line(error):
     return message
 
 
+def write_marks(folder, monkeypatch, **marks):
+    """Write names of numbers and their marks, in place of those of the project."""
+    file = folder / "numbers.yaml"
+    file.write_text(json.dumps(marks), encoding="utf-8")  # which is YAML too
+    monkeypatch.setattr(numbers, "MARKS_FILE", file)
+
+
 @pytest.mark.parametrize("mark", MARKS.values(), ids=list(MARKS))
-def test_a_mark_is_refused_where_it_stands(mark, tmp_path):
+def test_a_mark_is_refused_where_it_stands(mark, tmp_path, monkeypatch):
+    write_marks(tmp_path, monkeypatch, twelve=mark)
     page = tmp_path / "page.md"
-    page.write_text(f"# Fine\n\nIt is <!--={mark}-->12<!--=-->.\n", encoding="utf-8")
+    page.write_text("# Fine\n\nIt is <!--=twelve-->12<!--=-->.\n", encoding="utf-8")
     with pytest.raises(DataError) as error:
         numbers.collect_numbers(RECORDED, [page])
     assert "page.md, line 3: " in one_line(error)
@@ -75,7 +83,8 @@ def test_a_mark_is_refused_where_it_stands(mark, tmp_path):
 
 def test_commands_that_read_documents_refuse_them(tmp_path, monkeypatch):
     page = tmp_path / "README.md"
-    hostile = f"<!--={MARKS['value: a call of pandas']}-->12<!--=-->"
+    write_marks(tmp_path, monkeypatch, twelve=MARKS["value: a call of pandas"])
+    hostile = "<!--=twelve-->12<!--=-->"
     page.write_text(hostile, encoding="utf-8")
     monkeypatch.setattr(numbers, "DOCUMENTS", (page,))
     monkeypatch.setattr(numbers.collect_numbers, "__defaults__", ((page,),))
@@ -93,6 +102,28 @@ def test_commands_that_read_documents_refuse_them(tmp_path, monkeypatch):
         one_line(error)
     assert page.read_text(encoding="utf-8") == hostile
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [b", "numbers.yaml: while parsing"),
+        ("- a", "numbers.yaml: it is no list of lines NAME: MARK"),
+        ("a: {b: c}", "numbers.yaml: 'a' is no line NAME: MARK"),
+        ("a: !!python/object/apply:os.getcwd []", "numbers.yaml: "),
+        ("b: models.n", "page.md, line 1: .*numbers.yaml has no number 'a'"),
+    ],
+)
+def test_a_file_of_marks_that_is_wrong_is_one_line(
+    text, problem, tmp_path, monkeypatch
+):
+    write_marks(tmp_path, monkeypatch)
+    numbers.MARKS_FILE.write_text(text, encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("<!--=a-->3<!--=-->", encoding="utf-8")
+    with pytest.raises(DataError, match=problem) as error:
+        numbers.collect_numbers(RECORDED, [page])
+    one_line(error)
 
 
 def test_a_notebook_shows_no_hostile_mark():

@@ -85,8 +85,8 @@ def find_dead_links(path):
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
             name, _, anchor = target.partition("#")
             file = path.parent / name if name else path
-            if re.match(r"[a-z]+:", target):
-                continue
+            if re.match(r"[a-z]+:", target) or target.startswith("../../actions/"):
+                continue  # another site, or the repository's own pages on GitHub
             if not file.exists():
                 dead.append(target)
             elif anchor and file.suffix == ".md":

@@ -19,6 +19,7 @@ from paraguard_lab import run
 from paraguard_lab.analysis import covariates
 from paraguard_lab.report import figures as lab_figures
 from paraguard_lab.report import numbers
+from paraguard_tools.pages import handout
 from paraguard_utils import paths, registry, settings, stores
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.core.signals import PPL_INTERPRETATIONS
@@ -268,6 +269,17 @@ def test_prose_has_the_recorded_numbers():
     readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!--=" in readme
     assert numbers.fill_numbers(readme, known) == readme
+
+
+def test_every_number_has_one_name_that_a_document_uses():
+    marks = numbers.read_marks()
+    pages = [*numbers.DOCUMENTS, paths.ROOT / "hub" / "card.md"]
+    pages += handout.ABSTRACT.parent.glob("*.md")
+    used = set()
+    for page in pages:
+        used |= set(numbers.NUMBER_PLACE.findall(page.read_text(encoding="utf-8")))
+    assert used == set(marks)
+    assert len(set(marks.values())) == len(marks)
 
 
 def test_the_readme_links_every_notebook_and_they_say_their_own_numbers():

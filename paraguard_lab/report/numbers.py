@@ -1,20 +1,21 @@
-"""Numbers in prose: each is named by what it is read from, and filled in.
+"""Numbers in prose: each has a name, and is filled in from the record.
 
-A place in Markdown is `<!--=MARK-->text<!--=-->`, invisible around its text wherever
-Markdown is rendered; `paraguard_utils.report.sentences` explains marks. `make record`
-evaluates all of them and fills the README and the data card, so that no result is
-typed. The report's abstract and the site's first page are filled whenever they are
-made.
+A place in Markdown is `<!--=NAME-->text<!--=-->`, invisible around its text wherever
+Markdown is rendered. `docs/numbers.yaml` says what each name stands for: a mark, which
+`paraguard_utils.report.sentences` explains. `make record` evaluates the marks and fills
+the README and the data card, so that no result is typed. The report's abstract and the
+site's first page are filled whenever they are made.
 """
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from paraguard_lab.analysis import predictions, sensitivity, veto
 from paraguard_lab.core.disagreement import LOW_OVERLAP
@@ -36,6 +37,7 @@ from paraguard_utils.stores import Store
 from paraguard_utils.text import replace_control
 
 NUMBERS_TABLE = "numbers"
+MARKS_FILE = paths.ROOT / "docs" / "numbers.yaml"
 NUMBER_PLACE = re.compile(r"(?s)<!--=(\w[^\n]*?)-->.*?<!--=-->")
 
 DOCUMENTS = (paths.ROOT / "README.md", paths.ROOT / "data" / "README.md")
@@ -53,25 +55,55 @@ def fill_numbers(markdown: str, numbers: Table) -> str:
     ----------
     markdown : str
     numbers : Table
-        From `collect_numbers`: key (the mark), text.
+        From `collect_numbers`: key (the name), text.
 
     Raises
     ------
     DataError
-        A mark is none of the keys.
+        A name is none of the keys.
     """
     known = numbers.set_index("key")["text"]
 
     def fill(place: re.Match[str]) -> str:
-        mark = place[1]
-        if mark not in known:
+        name = place[1]
+        if name not in known:
             raise DataError(
-                f"there is no number {mark[:MAX_LENGTH]!r}; `paraguard numbers`"
-                " evaluates the marks of README and the data card"
+                f"there is no number {_shown(name)}; `paraguard numbers` evaluates"
+                " those of README and the data card"
             )
-        return f"<!--={mark}-->{known[mark]}<!--=-->"
+        return f"<!--={name}-->{known[name]}<!--=-->"
 
     return NUMBER_PLACE.sub(fill, markdown)
+
+
+def read_marks() -> dict[str, str]:
+    """Read what the names of numbers stand for.
+
+    Returns
+    -------
+    dict
+        The mark of each name.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or a line of it is no name with a mark.
+    """
+    where = paths.display_path(MARKS_FILE)
+    try:
+        marks = yaml.load(MARKS_FILE.read_text(encoding="utf-8"), yaml.BaseLoader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{where}: {' '.join(str(error).split())}") from None
+    if not isinstance(marks, dict):
+        raise DataError(f"{where}: it is no list of lines NAME: MARK")
+    for name, mark in marks.items():
+        if not isinstance(mark, str):
+            raise DataError(f"{where}: {_shown(name)} is no line NAME: MARK")
+    return marks
+
+
+def _shown(name: object) -> str:
+    return repr(str(name)[:MAX_LENGTH])
 
 
 def remove_marks(markdown: str) -> str:
@@ -80,7 +112,7 @@ def remove_marks(markdown: str) -> str:
 
 
 def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
-    """Evaluate the marks of documents.
+    """Evaluate the numbers of documents.
 
     Parameters
     ----------
@@ -92,28 +124,37 @@ def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
     Returns
     -------
     Table
-        key (the mark), text; each mark once, in order.
+        key (the name), text; each name once, in order.
 
     Raises
     ------
     DataError
-        A mark is none, or selects no row; file and line are named.
+        A name has no mark, or its mark is none, or selects no row; the document and the
+        line are named.
     """
+    marks = read_marks()
     read = cache(partial(sentences.read_named_table, store))
     texts: dict[str, str] = {}
     for path in files:
         markdown = path.read_text(encoding="utf-8")
         for place in NUMBER_PLACE.finditer(markdown):
-            mark = place[1]
-            if mark in texts:
+            name = place[1]
+            if name in texts:
                 continue
             try:
-                texts[mark] = sentences.evaluate_mark(mark, read)
+                texts[name] = _evaluate(name, marks, read)
             except DataError as error:
                 line = markdown.count("\n", 0, place.start()) + 1
                 where = f"{paths.display_path(path)}, line {line}"
                 raise DataError(f"{where}: {error}") from None
     return pd.DataFrame(texts.items(), columns=["key", "text"])
+
+
+def _evaluate(name: str, marks: Mapping[str, str], read: sentences.TableReader) -> str:
+    if name not in marks:
+        where = paths.display_path(MARKS_FILE)
+        raise DataError(f"{where} has no number {_shown(name)}; add a line NAME: MARK")
+    return sentences.evaluate_mark(marks[name], read)
 
 
 def _twins(store: Store, name: str) -> pd.DataFrame:

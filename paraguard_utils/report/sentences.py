@@ -7,7 +7,7 @@ A mark is `TABLE[ROWS].COLUMN:FORMAT`; only TABLE must be there:
   shown.
 - COLUMN is a column or an expression of the same grammar. One value is shown as it is,
   several as the range "low to high", conditions as "n of m", `x±` as an estimate with
-  its 95 % interval, and `a of b` as both.
+  its 95 % interval (`x±:.0f %` in percent), and `a of b` as both.
 - FORMAT is one of Python's for numbers, such as ".2f", "+.1f" or "g"; ".0f %" shows a
   share in percent.
 
@@ -171,11 +171,15 @@ def _format_interval(frame: pd.DataFrame, name: str, style: str) -> str:
     missing = [end for end in ("", "_low", "_high") if f"{name}{end}" not in frame]
     if missing:
         raise DataError(f"there is no column {name}{missing[0]}")
-    decimals = re.fullmatch(r"(?:\.(\d)f)?", style)
-    if not decimals:
+    parts = re.fullmatch(r"(?:\.(\d)f)?( %)?", style)
+    if not parts:
         raise DataError(f"the format of {name}± is one such as .2f, not {style!r}")
-    row = frame.to_dict("records")[0]
-    return tables.format_estimate(row, name, int(decimals[1] or 3))
+    decimals = int(parts[1] or 3)
+    if not parts[2]:
+        return tables.format_estimate(frame.to_dict("records")[0], name, decimals)
+    shares = 100 * frame[[name, f"{name}_low", f"{name}_high"]]
+    text = tables.format_estimate(shares.to_dict("records")[0], name, decimals)
+    return text.replace(" ", " % ", 1)
 
 
 def _format_number(value: float, style: str) -> str:
