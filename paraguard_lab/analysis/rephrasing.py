@@ -6,6 +6,7 @@ triggers).
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.inference import share_of_clusters
@@ -51,7 +52,8 @@ def estimate_rephrasing(
     -------
     dict of Estimate
         rephrased1 and rephrased3, each also with `_twins` and `_difference` (harmless
-        minus twins, over the clusters that have one); those of
+        minus twins, over the clusters that have one); unrelated3, the control
+        (`unrelated_share`), and rephrased3_minus_unrelated3; those of
         `core.rephrasing.estimate_refused_requests`; answered_once, the share of twins
         that are answered in at least one wording.
     """
@@ -69,12 +71,52 @@ def estimate_rephrasing(
             share_of_totals(clusters, of_paired), of_twins_share
         )
         estimates[f"{name}_difference"] = difference
+    estimates |= estimate_unrelated(clusters, harmless)
     estimates |= estimate_refused_requests(clusters, harmless)
     answered = twins["rejected"] < twins["n"]
     estimates["answered_once"] = share_of_clusters(
         clusters, twins["cluster_id"], answered
     )
     return estimates
+
+
+def unrelated_share(refusals: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Return how often one of three prompts drawn at random from all is answered.
+
+    It is what rephrasing success would be if the other phrasings of a refused request
+    were unrelated prompts.
+
+    Examples
+    --------
+    Of ten prompts five are refused: three in a row with probability 1/8.
+
+    >>> unrelated_share(np.array([5]), np.array([10]))
+    array([0.875])
+    """
+    return 1 - (refusals / n) ** MAX_TRIES
+
+
+def estimate_unrelated(
+    clusters: ClusterBootstrap, harmless: pd.DataFrame
+) -> dict[str, Estimate]:
+    """Estimate the control of rephrasing success, and what success is above it.
+
+    `harmless` is from `count_benign_decisions`. The keys are unrelated3 and
+    rephrased3_minus_unrelated3; both are NaN if nothing was refused.
+    """
+    (n,) = clusters.sums(harmless["cluster_id"], harmless["n"])
+    refused, answered = count_rephrased(clusters, harmless, MAX_TRIES)
+
+    def control(n: np.ndarray, refused: np.ndarray) -> np.ndarray:
+        return np.where(refused > 0, unrelated_share(refused, n), np.nan)
+
+    def excess(n: np.ndarray, refused: np.ndarray, answered: np.ndarray) -> np.ndarray:
+        return answered / refused - unrelated_share(refused, n)
+
+    return {
+        "unrelated3": clusters.estimate(control, n, refused),
+        "rephrased3_minus_unrelated3": clusters.estimate(excess, n, refused, answered),
+    }
 
 
 def rephrasing_row(system: System, twins: System | None = None) -> dict[str, object]:

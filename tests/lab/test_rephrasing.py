@@ -209,3 +209,23 @@ def test_a_table_of_systems_that_were_asked_twins_and_not():
     assert rows.loc["both", "rephrased1_twins"] == pytest.approx(1 / 5)
     assert np.isnan(rows.loc["harmless", "rephrased1_twins"])
     assert rows["rephrased3"].tolist() == pytest.approx([5 / 9] * 2)
+
+
+def test_the_control_of_rephrasing_success_by_hand():
+    # Two requests in three phrasings: one refused once, one refused twice
+    decided = pd.DataFrame({"cluster_id": ["a", "b"], "n": [3, 3], "rejected": [1, 2]})
+    clusters = ClusterBootstrap(["a", "b"])
+    found = rephrasing.estimate_unrelated(clusters, decided)
+    # Three of six are refused, so three unrelated prompts are with (1/2) ** 3
+    assert found["unrelated3"].value == pytest.approx(7 / 8)
+    # a's refusal has two answered phrasings: answered. b's two have one each among two
+    # others, both of which are tried: answered too. Success is 1
+    assert found["rephrased3_minus_unrelated3"].value == pytest.approx(1 / 8)
+    # With b alone 4 of 6, with a alone 2 of 6
+    low, high = 1 - (2 / 3) ** 3, 1 - (1 / 3) ** 3
+    assert set(np.round(found["unrelated3"].draws, 12)) == {
+        round(value, 12) for value in (low, 7 / 8, high)
+    }
+    nothing = decided.assign(rejected=0)
+    for estimate in rephrasing.estimate_unrelated(clusters, nothing).values():
+        assert np.isnan(estimate.value)
