@@ -1061,23 +1061,26 @@ def describe_system(row: Mapping[str, Any]) -> str:
         return " ".join([*said, "Rates are withheld."])
     if _is_narrow(row, "frr"):
         share = _percent(row, "frr")
-        said.append(f"{system} refused {share} of {n_scored:,} requests.")
+        said.append(f"{system} refused {share} of {n_scored:,} prompts.")
     else:
         said.append(
             f"{system} refused {round(row['frr'] * n_scored):,} of"
-            f" {n_scored:,} requests, too few to tell how often it refuses."
+            f" {n_scored:,} prompts, too few to tell how often it refuses."
         )
     if _is_narrow(row, "rephrased3"):
         share = _percent(row, "rephrased3")
-        said.append(
+        sentence = (
             f"Asked again in up to three other wordings, {share} of the refused"
-            " requests are not refused."
+            " requests are no longer refused"
         )
         if _is_narrow(row, "rephrased3_harmful"):
             share = _percent(row, "rephrased3_harmful")
-            said.append(
-                f"Nor are {share} of the refused requests that should stay refused."
-            )
+            sentence += f"; of those that should stay refused, {share}"
+        control = 1 - row["frr"] ** rephrasing.MAX_TRIES
+        said.append(
+            f"{sentence}. Of three prompts drawn at random, one or more would be"
+            f" answered in {100 * control:.3g} % of cases."
+        )
     if 0 < 2 * n_blocked <= n_scored:
         said.append(
             f"A provider's filter stopped {n_blocked:,}, which count as refused."

@@ -154,7 +154,7 @@ def test_a_wide_interval_is_no_headline():
     said = audits.describe_system(
         row | dict.fromkeys(["rephrased3", "rephrased3_low"], 0)
     )
-    assert said == "s refused 10 of 20 requests, too few to tell how often it refuses."
+    assert said == "s refused 10 of 20 prompts, too few to tell how often it refuses."
 
 
 def label_values(draw_labels):
