@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 from paraguard_lab.core.disagreement import estimate_disagreement_difference
 from paraguard_lab.core.inference import estimate_parts
-from paraguard_lab.core.ratios import ratio_of_totals
+from paraguard_lab.core.ratios import ratio_of_totals, share_of_totals
 from paraguard_lab.public_records.sources import refused_bits, spread_counts
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import (
@@ -28,6 +28,9 @@ from paraguard_utils.schemas import Table
 
 MOST_UNDECIDED = 0.2
 """Share of answers without a decision from which no number of a system is given."""
+
+MIN_TIER_PROMPTS = 30
+"""With fewer prompts of a tier than this, resampling them shows too little spread."""
 
 TIER_PARTS = ("tier", "prompt", "chance")
 """Parts of the variance of decisions on prompts in tiers, which sum to 1."""
@@ -439,3 +442,53 @@ def tabulate_tiers(decisions: pd.DataFrame) -> Table:
     for system, own in decisions.groupby("system", sort=True):
         rows.append({"source": "triples", "system": system} | tier_row(own))
     return pd.DataFrame(rows)
+
+
+def tabulate_tier_rates(decisions: pd.DataFrame) -> Table:
+    """Estimate what share of each tier's answers each system refuses.
+
+    Requests of the tier `benign` ask for no harm, so a rate there is a false refusal
+    rate. Prompts of one tier are resampled; the interval is Korn and Graubard's
+    (`ratios.share_of_totals`), because many rates are close to 0 or 1.
+
+    Parameters
+    ----------
+    decisions : DataFrame
+        The matched triples (`sources.read_recorded_decisions`), or with partial answers
+        as answers (`sources.read_partial_as_answered`).
+
+    Returns
+    -------
+    Table
+        source, system, tier; n, answers; n_prompts, those with a decision; undecided,
+        the share of answers without one; rate, the refused share of the others, with
+        an interval over prompts; too_few: fewer than `MIN_TIER_PROMPTS` prompts, or
+        more than `MOST_UNDECIDED` undecided in the tier or in the whole system, which
+        then has no rate there.
+    """
+    rows: list[dict[str, object]] = []
+    is_error = decisions["decision"] == "error"
+    by_system = is_error.groupby(decisions["system"]).mean()
+    for (system, tier), own in decisions.groupby(["system", "setting"], sort=True):
+        about = {"source": "triples", "system": system, "tier": tier}
+        rows.append(about | _tier_rate(own, by_system[system]))
+    return pd.DataFrame(rows)
+
+
+def _tier_rate(own: pd.DataFrame, undecided_of_all: float) -> dict[str, object]:
+    """Return a row of `tabulate_tier_rates`, of one system's answers in one tier."""
+    refused = refused_bits(own["decision"])
+    known = ~np.isnan(refused)
+    undecided = 1 - known.mean()
+    clusters = ClusterBootstrap(own["cluster"])
+    n, n_refused = clusters.sums(own["cluster"], known, refused == 1)
+    rate = share_of_totals(clusters, (n, n_refused))
+    most = max(undecided, undecided_of_all)
+    n_prompts = int(np.count_nonzero(n))
+    return {
+        "n": len(own),
+        "n_prompts": n_prompts,
+        "undecided": undecided,
+        **to_columns(withhold(clusters, most, {"rate": rate})),
+        "too_few": bool(n_prompts < MIN_TIER_PROMPTS or most > MOST_UNDECIDED),
+    }
