@@ -616,7 +616,7 @@ JUDGES_MINUS = "judges_minus_answers"
 def change_row(counts):
     """Return by how much chance rises from the first setting to the last."""
     ends = counts[-1], counts[0]
-    undecided = undecided_share(itertools.chain(*counts))
+    undecided = undecided_share([*itertools.chain(*counts)])
     few = any(fewest(one) < 100 for one in ends)
     row = {"too_few": few or undecided > 0.2}
     if undecided > 0.2:
