@@ -326,7 +326,8 @@ def _consistency_over_systems(asked: pd.DataFrame) -> dict[str, object]:
     """Measure all systems together; requests are resampled.
 
     DR is the sum over systems of how often two languages are decided differently,
-    over the sum of how often two requests to one system are.
+    over the sum of how often two requests to one system are; a system counts as often
+    as it has decisions.
     """
     refused = refused_bits(asked["decision"])
     known = ~np.isnan(refused)
