@@ -407,30 +407,38 @@ def harm_row(rows):
     by_prompt = split_by(rows, "cluster")
     counts = np.array([*map(count, by_prompt.values())], float)
     tier_of = np.array([own[0]["setting"] for own in by_prompt.values()])
-    drawn = resample(len(counts))
-    shares, share_draws, found = {}, {}, {}
+    undecided, found = undecided_share(counts), {}
     for tier in TIERS:
-        refused, answered, _ = (counts * (tier_of == tier)[:, None]).T
-        n = (refused + answered).sum()
-        shares[tier] = refused.sum() / n
-        share_draws[tier] = (drawn @ refused) / (drawn @ (refused + answered))
-        found |= named(tier, shares[tier], percentiles(share_draws[tier]))
-    youden = share_draws["dual_use"] - share_draws["benign"]
-    change = shares["dual_use"] - shares["benign"]
-    found |= named("youden", change, percentiles(youden))
+        own = tier_row(counts[tier_of == tier].tolist(), undecided)
+        ends = own["rate_low"], own["rate_high"]
+        found |= named(tier, own["rate"], ends)
+    found |= newcombe("youden", found, "dual_use", "benign")
 
     decided = [row for row in rows if row["refused"] is not None]
     told = [(row["setting"], row["cluster"], row["refused"]) for row in decided]
     tier, prompt, chance = outside.tier_parts(told)
-    parts = parts_of_draws(drawn, counts, tier_of)
+    parts = parts_of_draws(resample(len(counts)), counts, tier_of)
     for name, value in (("tier", tier), ("prompt", prompt), ("chance", chance)):
         found |= named(name, value, percentiles(parts[name]))
     difference = percentiles(parts["tier"] - parts["chance"])
     found |= named("tier_minus_chance", tier - chance, difference)
-    undecided = 1 - len(decided) / len(rows)
     few = min(counts[:, 0].sum(), counts[:, 1].sum()) < 100
     about = {"n": len(rows), "undecided": undecided}
     return about | found | {"too_few": few or undecided > 0.2}
+
+
+def newcombe(name, found, first, second):
+    """Return one share minus another, of independent prompts, from their intervals."""
+    value = found[first] - found[second]
+    below = (
+        found[first] - found[f"{first}_low"],
+        found[f"{second}_high"] - found[second],
+    )
+    above = (
+        found[f"{first}_high"] - found[first],
+        found[second] - found[f"{second}_low"],
+    )
+    return named(name, value, (value - math.hypot(*below), value + math.hypot(*above)))
 
 
 def parts_of_draws(drawn, counts, tier_of):

@@ -113,10 +113,24 @@ def test_systems_and_languages_are_as_many_as_is_said():
     assert len(outside.languages()) == 1 + 37
 
 
+RATES = [*outside.TIERS, "youden"]
+ENDS = [f"{name}_{end}" for name in RATES for end in ("low", "high")]
+
+
 def test_harm():
     own = outside.tiers()
     compare(own, measures.tabulate_tiers(TRIPLES), "system")
-    compare_with_record(own, "record_harm", "system")
+    without = {}
+    for system, row in own.items():
+        without[system] = {name: row[name] for name in row if name not in ENDS}
+    compare_with_record(without, "record_harm", "system")
+
+
+@pytest.mark.xfail(strict=True, reason="recorded before: 08 has to be run again")
+def test_recorded_intervals_of_tiers():
+    own = outside.tiers()
+    ends = {system: {name: own[system][name] for name in ENDS} for system in own}
+    compare_with_record(ends, "record_harm", "system")
 
 
 @pytest.mark.slow
