@@ -425,15 +425,14 @@ def tier_row(own: pd.DataFrame) -> dict[str, object]:
     names = [*TIER_PARTS, "tier_minus_chance"]
     numbers = [np.asarray(column, float) for column in columns]
     estimates = estimate_parts(clusters, parts, names, numbers)
-    estimates |= shares
-    estimates["youden"] = subtract_shares(shares["dual_use"], shares["benign"])
+    shares["youden"] = subtract_shares(shares["dual_use"], shares["benign"])
     n_refused = int((refused == 1).sum())
     fewest = min(n_refused, int(known.sum()) - n_refused)
     too_few = fewest < disagreement.MIN_DECISIONS_EACH or undecided > MOST_UNDECIDED
     return {
         "n": len(own),
         "undecided": undecided,
-        **to_columns(withhold(clusters, undecided, estimates)),
+        **to_columns(withhold(clusters, undecided, shares | estimates)),
         "too_few": bool(too_few),
     }
 
