@@ -88,6 +88,7 @@ def test_chance_of_our_systems():
     compare_with_record(own, "record_chance", "system", source="ours")
 
 
+@pytest.mark.slow
 def test_forms():
     decisions = sources.read_recorded_decisions("forms")
     own, rates = outside.forms(), outside.form_rates()
@@ -97,6 +98,7 @@ def test_forms():
     compare_with_record(rates, "record_form_rates", "system", "form")
 
 
+@pytest.mark.slow
 def test_languages():
     decisions = sources.read_recorded_decisions("languages")
     own = outside.languages()
@@ -117,6 +119,7 @@ RATES = [*outside.TIERS, "youden"]
 ENDS = [f"{name}_{end}" for name in RATES for end in ("low", "high")]
 
 
+@pytest.mark.slow
 def test_harm():
     own = outside.tiers()
     compare(own, measures.tabulate_tiers(TRIPLES), "system")
@@ -126,6 +129,7 @@ def test_harm():
     compare_with_record(without, "record_harm", "system")
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="recorded before: 08 has to be run again")
 def test_recorded_intervals_of_tiers():
     own = outside.tiers()
