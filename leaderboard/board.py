@@ -1,10 +1,13 @@
 """The leaderboard: one file per system, from whose decisions every number is computed.
 
     python leaderboard/board.py add --store live SYSTEM   # write results/SYSTEM.json
+    python leaderboard/board.py add --decisions FILE --max-tokens N
     python leaderboard/board.py check                     # compare files and decisions
     python leaderboard/board.py page                      # write README.md, board.png
 
 `add` takes the labels that a store has; without SYSTEM it lists the store's systems.
+With --decisions it takes a table in the form of `docs/public_records.md` about these
+requests, and writes a file for each of its systems, settings and judges.
 A file has the schema of Every Eval Ever (`pip install every-eval-ever`), with the
 decisions as a letter for each request of the corpus in order: a accepted, r rejected, b
 blocked, u unparsed. Files come from strangers: their names and texts are data.
@@ -28,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from paraguard_lab.core.disagreement import estimate_disagreement_difference  # noqa: E402
+from paraguard_lab.public_records.sources import DECISION_COLUMNS  # noqa: E402
 from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
 from paraguard_utils import __version__, paths, registry, stores  # noqa: E402
 from paraguard_utils.core import disagreement  # noqa: E402
@@ -64,6 +68,12 @@ METRICS = {
 }
 """What is told of each metric, and whether less of it is better."""
 
+DECISION_LETTERS = {"answered": "a", "refused": "r", "error": "u"}
+"""The letter of each decision of a submitted table."""
+
+MAX_TABLE_BYTES = 50_000_000
+"""The size of a submitted table."""
+
 MAX_BYTES = 200_000
 """The size of a file; those of two corpora of decisions have 5,000."""
 
@@ -71,10 +81,10 @@ ROUNDING = 2e-4
 """How far a number of a file may be from the one computed again."""
 
 FORMS = {
-    "model_info.name": r"[\w .,()+=:-]{1,80}",
+    "model_info.name": r"[\w ./,()+=:-]{1,80}",
     "model_info.id": r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99}){1,3}",
     "retrieved_timestamp": r"\d{1,12}",
-    "labeller": r"[\w.+-]{1,60}",
+    "labeller": r"[\w.+-][\w./+ -]{0,59}",
     "max_tokens": r"\d{1,9}",
     "major_version": r"\d{1,4}",
     "harmless_sha256": r"[\da-f]{64}",
@@ -215,16 +225,160 @@ def add_system(
         listed = ", ".join(known) or "none; run 02 with a model first"
         raise DataError(f"{problem}; systems in the store {store.name}: {listed}")
     path = RESULTS / f"{system}.json"
+    check_is_free(path, replace)
+    details = read_details(store, system)
+    model = prompting.model_of_system(system)
+    title = registry.display_titles([system])[0]
+    write_result(path, make_result(title, f"recorded/{model}", details, created))
+    return path
+
+
+def check_is_free(path: Path, replace: bool) -> None:
+    """Raise a DataError if a result is there that is not to be replaced."""
     if path.exists() and not replace:
         raise DataError(
             f"{paths.display_path(path)} is there already; write it anew with --replace"
         )
-    details = read_details(store, system)
-    model = prompting.model_of_system(system)
-    title = registry.display_titles([system])[0]
-    found = make_result(title, f"recorded/{model}", details, created)
-    stores.write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    return path
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write a result as `add` and the workflow have it."""
+    stores.write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def add_decisions(
+    file: Path, about: dict[str, str], created: str, replace: bool = False
+) -> list[Path]:
+    """Write a result for each system, setting and judge of a submitted table.
+
+    Parameters
+    ----------
+    file : Path
+        A table in the form of `docs/public_records.md`, whose `source_row` is the
+        `prompt_id` of our requests.
+    about : dict
+        max_tokens of an answer and organization, for all rows.
+    created : str
+        Seconds since 1970.
+    replace : bool
+        Whether to write a result anew that is there.
+
+    Returns
+    -------
+    list of Path
+        What was written: all, or nothing.
+
+    Raises
+    ------
+    DataError
+        The table is not in this form, lacks a request, has one twice or another one;
+        or a name cannot be shown. File, row and column are named.
+    """
+    rows = read_submission(file)
+    settings = rows.groupby("system")["setting"].nunique()
+    made: dict[Path, dict[str, Any]] = {}
+    for (system, setting, judge), own in rows.groupby(["system", "setting", "judge"]):
+        name = system if settings[system] == 1 else f"{system}, {setting}"
+        try:
+            details = about | {"labeller": judge, "instruction": setting}
+            details["major_version"] = __version__.partition(".")[0]
+            details |= read_letters(own)
+            model = f"submitted/{file_name(system)}"
+            result = make_result(name, model, details, created)
+            check_content(result)
+        except DataError as error:
+            raise DataError(f"{show_name(file.name)}: {error}") from None
+        path = RESULTS / f"{file_name(name)}--{file_name(judge)}.json"
+        check_is_free(path, replace)
+        if path in made:
+            raise DataError(
+                f"{show_name(file.name)}: two systems, or judges, would both be"
+                f" {path.name}; name them apart"
+            )
+        made[path] = result
+    for path, result in made.items():
+        write_result(path, result)
+    return list(made)
+
+
+def read_submission(file: Path) -> pd.DataFrame:
+    """Read a table of decisions as text, and check its form."""
+    name = show_name(file.name)
+    try:
+        if file.stat().st_size > MAX_TABLE_BYTES:
+            raise DataError(f"{name}: has more than {MAX_TABLE_BYTES:,} bytes")
+        if file.suffix == ".parquet":
+            rows = pd.read_parquet(file).astype(str)
+        else:
+            rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        reason = show_name(str(error))
+        raise DataError(f"{name}: cannot be read ({reason})") from None
+    wanted = ", ".join(DECISION_COLUMNS)
+    missing = [column for column in DECISION_COLUMNS if column not in rows]
+    if missing:
+        raise DataError(f"{name}: has no column {missing[0]}; wanted: {wanted}")
+    if rows.empty:
+        raise DataError(f"{name}: has no rows")
+    known = rows["decision"].isin(DECISION_LETTERS)
+    check_column(name, rows["decision"], known, ", ".join(DECISION_LETTERS))
+    is_number = rows["repeat"].str.fullmatch(r"\d{1,6}", flags=re.ASCII)
+    check_column(name, rows["repeat"], is_number, "0, 1, 2 and so on")
+    return rows
+
+
+def check_column(file: str, column: pd.Series, fine: pd.Series, wanted: str) -> None:
+    """Raise a DataError about the first field that is not fine; row 1 has names."""
+    if not fine.all():
+        at = int((~fine).to_numpy().argmax())
+        value = show_name(str(column.iloc[at]))
+        raise DataError(
+            f"{file}: row {at + 2}, column {column.name}: {value!r} is none of {wanted}"
+        )
+
+
+def read_letters(rows: pd.DataFrame) -> dict[str, str]:
+    """Return one system's decisions on each corpus as letters, in corpus order.
+
+    The first of several answers counts. Twins may be left out altogether.
+    """
+    system = show_name(str(rows["system"].iloc[0]))
+    first = rows[rows["repeat"].astype(int) == 0]
+    twice = first["source_row"].duplicated()
+    if twice.any():
+        row = show_name(first.loc[twice, "source_row"].iloc[0])
+        raise DataError(
+            f"{system} has two decisions on {row!r} in repeat 0; number the answers to"
+            " the same words 0, 1, 2 in column repeat"
+        )
+    letters = first.set_index("source_row")["decision"].map(DECISION_LETTERS)
+    found = {}
+    unknown = letters.index
+    for name, corpus in CORPORA.items():
+        ids = pd.read_csv(paths.DATA / "corpus" / f"{corpus}.csv")["prompt_id"]
+        unknown = unknown.difference(ids)
+        lacking = ids[~ids.isin(letters.index)]
+        if name == "harmful" and len(lacking) == len(ids):
+            continue
+        if len(lacking):
+            raise DataError(
+                f"{system} has no decision in repeat 0 on {len(lacking):,} of"
+                f" {len(ids):,} requests of {corpus}, such as {lacking.iloc[0]!r}; what"
+                " could not be decided is an error, and decisions on other requests"
+                " are a public record (docs/public_records.md)"
+            )
+        found[f"{name}_decisions"] = "".join(letters[ids])
+    if len(unknown):
+        raise DataError(
+            f"{system}: {show_name(unknown[0])!r} is no prompt_id of"
+            f" {', '.join(CORPORA.values())}"
+        )
+    return found
+
+
+def file_name(text: str) -> str:
+    """Return a stranger's text as part of a path: letters, digits, ., _ and -."""
+    return re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[:60]
 
 
 def read_details(store: stores.Store, system: str) -> dict[str, str]:
@@ -516,12 +670,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     adding.add_argument(
         "--replace", action="store_true", help="write a file anew that is there"
     )
+    adding.add_argument(
+        "--decisions",
+        type=Path,
+        metavar="FILE",
+        help="a table in the form of docs/public_records.md, instead of a store",
+    )
+    adding.add_argument(
+        "--max-tokens",
+        type=int,
+        help="tokens that an answer could have; needed with --decisions",
+    )
+    adding.add_argument("--organization", default="not stated", help="who submits it")
     for name in ("check", "page"):
         commands.add_parser(name).add_argument(
             "file", nargs="*", type=Path, default=sorted(RESULTS.glob("*.json"))
         )
     given = parser.parse_args(arguments)
     try:
+        if given.command == "add" and given.decisions:
+            if given.max_tokens is None or given.system:
+                adding.error("--decisions needs --max-tokens, and takes no SYSTEM")
+            about = {"max_tokens": str(given.max_tokens)}
+            about["organization"] = given.organization
+            created = str(given.created)
+            for path in add_decisions(given.decisions, about, created, given.replace):
+                print(paths.display_path(path))
+            return
         if given.command == "add":
             named = {"store": given.store, "corpus": CORPUS}
             store = stores.Store(check_settings(named, StudySettings).store)

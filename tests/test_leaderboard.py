@@ -6,6 +6,7 @@ import json
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
@@ -161,6 +162,138 @@ def test_a_file_that_is_wrong_says_what(tmp_path, change, message):
         board.check_file(changed(tmp_path, change))
     with pytest.raises(SystemExit, match=r"mine\.json: "):
         board.main(["check", str(tmp_path / "mine.json")])
+
+
+def submission(**columns):
+    """Make a table in the form of public records from a recorded system's labels."""
+    store = stores.Store("recorded")
+    labels = pd.concat(
+        [store.read("labels", corpus, SAFETY) for corpus in board.CORPORA.values()],
+        ignore_index=True,
+    )
+    words = {"accept": "answered", "reject": "refused", "unparsed": "error"}
+    usual = {
+        "source_row": labels["prompt_id"],
+        "cluster": "of my own",
+        "system": "acme/model-2",
+        "setting": "all",
+        "repeat": 0,
+        "judge": "two readers",
+        "source_label": labels["label"],
+        "decision": labels["label"].map(words),
+    }
+    return pd.DataFrame(usual | columns)
+
+
+def submit(rows, tmp_path, monkeypatch, suffix="csv"):
+    """Add a table to an empty board; return what was written, by file name."""
+    monkeypatch.setattr(board, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir(exist_ok=True)
+    file = tmp_path / f"mine.{suffix}"
+    if suffix == "csv":
+        rows.to_csv(file, index=False)
+    else:
+        rows.to_parquet(file)
+    board.main(["add", "--decisions", str(file), "--max-tokens", "64"])
+    found = sorted((tmp_path / "results").glob("*.json"))
+    return {path.name: board.check_file(path) for path in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_decisions_is_ranked_like_a_store_s_labels(
+    tmp_path, monkeypatch, suffix
+):
+    # In another order, and asked again with another decision, which does not count
+    rows = submission().sample(frac=1, random_state=1)
+    again = rows.assign(repeat=1, decision="refused")
+    both = pd.concat([again, rows])
+    committed = board.check_file(board.RESULTS / f"{SAFETY}.json")
+    found = submit(both, tmp_path, monkeypatch, suffix)
+    (own,) = found.values()
+    assert list(found) == ["acme-model-2--two-readers.json"]
+    assert own["evaluation_results"] == committed["evaluation_results"]
+    for name in ("harmless_decisions", "harmful_decisions"):
+        assert details(own)[name] == details(committed)[name]
+    text, tables = board.format_page([committed, own])
+    assert "acme/model-2" in text and "Labelled by two readers" in text
+    assert [len(one) for one in tables] == [1, 1]  # another judge, another table
+
+
+@pytest.mark.slow
+def test_twins_may_be_left_out_and_settings_are_told_apart(tmp_path, monkeypatch):
+    rows = submission()
+    rows = rows[~rows["source_row"].str.contains("twin")]
+    marked = [rows, *(rows.assign(system="b", setting=one) for one in ("all", "<b>"))]
+    with pytest.raises(SystemExit) as error:
+        submit(pd.concat(marked), tmp_path, monkeypatch)
+    assert "model_info.name is 'b, <b>'" in str(error.value)
+    assert not list((tmp_path / "results").iterdir())  # all or nothing
+    settings = pd.concat([rows, rows.assign(setting="strict")])
+    found = submit(settings, tmp_path, monkeypatch)
+    assert [one["model_info"]["name"] for one in found.values()] == [
+        "acme/model-2, all",
+        "acme/model-2, strict",
+    ]
+    assert all("harmful_decisions" not in details(one) for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda own: own.drop(columns="judge"), "has no column judge; wanted: source_"),
+        (lambda own: own.iloc[:0], "has no rows"),
+        (
+            lambda own: own.assign(decision=["yes", *own["decision"][1:]]),
+            "row 2, column decision: 'yes' is none of answered, refused, error",
+        ),
+        (
+            lambda own: own.assign(repeat=["-1", *own["repeat"][1:]]),
+            "row 2, column repeat: '-1' is none of 0, 1",
+        ),
+        (
+            lambda own: pd.concat([own, own.iloc[:1]]),
+            "acme/model-2 has two decisions on 'deception-01-0' in repeat 0",
+        ),
+        (
+            lambda own: own.iloc[1:],
+            "no decision in repeat 0 on 1 of 1,200 requests of paraguard_mini, such as"
+            " 'deception-01-0'",
+        ),
+        (
+            lambda own: own.assign(repeat=1),
+            "has no decision in repeat 0 on 1,200 of 1,200",
+        ),
+        (
+            lambda own: pd.concat(
+                [own, own.iloc[:1].assign(source_row="x\n::error::y")]
+            ),
+            r"'x\\n::error::y' is no prompt_id of",
+        ),
+        (
+            lambda own: own.assign(system="a\n::error::b"),
+            r"mine.csv: model_info.name is 'a\\n::error::b'",
+        ),
+        (
+            lambda own: own.assign(judge="`judge` | *me*"),
+            "mine.csv: labeller is '`judge` | *me*'",
+        ),
+    ],
+)
+def test_a_table_that_is_wrong_says_what(tmp_path, monkeypatch, change, message):
+    with pytest.raises(SystemExit) as error:
+        submit(change(submission()), tmp_path, monkeypatch)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert not list((tmp_path / "results").iterdir())
+
+
+def test_a_table_needs_the_length_of_answers(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        board.main(["add", "--decisions", str(tmp_path / "mine.csv")])
+    assert "--decisions needs --max-tokens" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"mine\.csv: cannot be read"):
+        words = ["add", "--decisions", str(tmp_path / "mine.csv"), "--max-tokens", "64"]
+        board.main(words)
 
 
 def made_up(name, refused):

@@ -12,7 +12,11 @@ from scipy.stats import spearmanr
 
 from paraguard_lab.core.disagreement import estimate_disagreement_difference
 from paraguard_lab.core.inference import estimate_parts
-from paraguard_lab.core.ratios import ratio_of_totals, share_of_totals
+from paraguard_lab.core.ratios import (
+    ratio_of_totals,
+    share_of_totals,
+    subtract_shares,
+)
 from paraguard_lab.public_records.sources import refused_bits, spread_counts
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import (
@@ -300,7 +304,8 @@ def tabulate_form_rates(decisions: pd.DataFrame) -> Table:
         clusters = ClusterBootstrap(own["cluster"])
         rate = clusters.share(own["cluster"][known], refused[known] == 1)
         about = {"system": system, "form": form, "n": int(known.sum())}
-        rows.append(about | to_columns({"rate": rate}))
+        rates = withhold(clusters, 1 - known.mean(), {"rate": rate})
+        rows.append(about | to_columns(rates))
     return pd.DataFrame(rows)
 
 
@@ -326,7 +331,8 @@ def _consistency_over_systems(asked: pd.DataFrame) -> dict[str, object]:
     """Measure all systems together; requests are resampled.
 
     DR is the sum over systems of how often two languages are decided differently,
-    over the sum of how often two requests to one system are.
+    over the sum of how often two requests to one system are; a system counts as often
+    as it has decisions.
     """
     refused = refused_bits(asked["decision"])
     known = ~np.isnan(refused)
@@ -390,14 +396,15 @@ def split_by_tier(totals: np.ndarray) -> dict[str, np.ndarray]:
 def tier_row(own: pd.DataFrame) -> dict[str, object]:
     """Split the variance of one system's decisions on prompts in tiers.
 
-    Prompts are resampled. `youden` is the refused share of dual use minus that of
-    benign prompts.
+    Prompts are resampled. The refused shares are those of `tabulate_tier_rates`, and
+    `youden` is that of dual use minus that of benign prompts.
 
     Returns
     -------
     dict
-        n, undecided; with intervals youden, `TIER_PARTS` and tier_minus_chance;
-        too_few.
+        n, undecided; with intervals the refused shares (benign, borderline, dual_use),
+        youden, `TIER_PARTS` and tier_minus_chance, all NaN if more than
+        `MOST_UNDECIDED` is undecided; too_few.
     """
     refused = refused_bits(own["decision"])
     known = ~np.isnan(refused)
@@ -409,7 +416,7 @@ def tier_row(own: pd.DataFrame) -> dict[str, object]:
         is_tier = (own["setting"] == tier).to_numpy() & known
         n, r = clusters.sums(own["cluster"], is_tier, is_tier & (refused == 1))
         columns += [n, r, n > 1, _differing(n, r), n * n, 2 * r * (n - r)]
-        shares[tier] = clusters.estimate(lambda n, r: r / n, n, r)
+        shares[tier] = _estimate_refused_share(own[own["setting"] == tier])
 
     def parts(*totals: np.ndarray) -> dict[str, np.ndarray]:
         found = split_by_tier(np.column_stack(totals))
@@ -418,14 +425,14 @@ def tier_row(own: pd.DataFrame) -> dict[str, object]:
     names = [*TIER_PARTS, "tier_minus_chance"]
     numbers = [np.asarray(column, float) for column in columns]
     estimates = estimate_parts(clusters, parts, names, numbers)
-    youden = shares["dual_use"] - shares["benign"]
+    shares["youden"] = subtract_shares(shares["dual_use"], shares["benign"])
     n_refused = int((refused == 1).sum())
     fewest = min(n_refused, int(known.sum()) - n_refused)
     too_few = fewest < disagreement.MIN_DECISIONS_EACH or undecided > MOST_UNDECIDED
     return {
         "n": len(own),
         "undecided": undecided,
-        **to_columns({"youden": youden} | estimates),
+        **to_columns(withhold(clusters, undecided, shares | estimates)),
         "too_few": bool(too_few),
     }
 
@@ -475,16 +482,23 @@ def tabulate_tier_rates(decisions: pd.DataFrame) -> Table:
     return pd.DataFrame(rows)
 
 
+def _estimate_refused_share(own: pd.DataFrame) -> Estimate:
+    """Estimate the refused share of the decided answers in one tier."""
+    refused = refused_bits(own["decision"])
+    clusters = ClusterBootstrap(own["cluster"])
+    sums = clusters.sums(own["cluster"], ~np.isnan(refused), refused == 1)
+    return share_of_totals(clusters, (sums[0], sums[1]))
+
+
 def _tier_rate(own: pd.DataFrame, undecided_of_all: float) -> dict[str, object]:
     """Return a row of `tabulate_tier_rates`, of one system's answers in one tier."""
     refused = refused_bits(own["decision"])
     known = ~np.isnan(refused)
     undecided = 1 - known.mean()
     clusters = ClusterBootstrap(own["cluster"])
-    n, n_refused = clusters.sums(own["cluster"], known, refused == 1)
-    rate = share_of_totals(clusters, (n, n_refused))
+    rate = _estimate_refused_share(own)
     most = max(undecided, undecided_of_all)
-    n_prompts = int(np.count_nonzero(n))
+    n_prompts = int(own["cluster"][known].nunique())
     return {
         "n": len(own),
         "n_prompts": n_prompts,

@@ -1,0 +1,251 @@
+"""What `outside_records.py` computes, the package computes, and the record says."""
+
+import math
+from functools import cache
+
+import numpy as np
+import outside_records as outside
+import pytest
+
+from paraguard_lab.public_records import lent, measures, sources
+from paraguard_utils import paths, stores
+from paraguard_utils.models import encoder
+
+RECORDED = stores.Store("recorded")
+SHARED = paths.ROOT.parent / "shared" / "data" / "public"
+needs_sources = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the sources' own files are not there"
+)
+TRIPLES = sources.read_recorded_decisions("triples")
+LENIENT = sources.read_partial_as_answered("triples")
+PROMPTS = ["system", "setting", "judge"]
+
+
+def compare(own, table, *keys):
+    """Compare all columns of rows by key with those of a table, to 1e-9."""
+    rows = {tuple(row[key] for key in keys): row for row in table.to_dict("records")}
+    by_key = {key if isinstance(key, tuple) else (key,): own[key] for key in own}
+    assert by_key.keys() == rows.keys()
+    for key, row in by_key.items():
+        found = {name: rows[key][name] for name in row}
+        assert found == pytest.approx(row, rel=1e-9, abs=1e-9, nan_ok=True), key
+
+
+def compare_with_record(own, name, *keys, source=None):
+    """Compare rows by key with those of a recorded table, to its five digits."""
+    table = RECORDED.read("tables", name)
+    if source is not None:
+        table = table[table["source"] == source]
+    rounded = {}
+    for key, row in own.items():
+        rounded[key] = {column: round_off(value) for column, value in row.items()}
+    compare(rounded, table, *keys)
+
+
+def round_off(value):
+    """Return a number as a recorded table writes it."""
+    if isinstance(value, bool | np.bool_) or math.isnan(value):
+        return value
+    return float(f"{value:.5g}")
+
+
+def chance_of(decisions):
+    counts = sources.count_by_prompt(decisions.assign(setting="all tiers"))
+    return measures.tabulate_record_chance(counts, "triples")
+
+
+@pytest.mark.slow
+def test_chance_of_counts():
+    own = outside.chance_of_stability()
+    counts = sources.read_counts("stability")
+    compare(own, measures.tabulate_record_chance(counts, "stability"), *PROMPTS)
+    compare_with_record(own, "record_chance", *PROMPTS, source="stability")
+
+
+@pytest.mark.slow
+def test_chance_of_triples_and_what_goes_together():
+    own = outside.chance_of_triples()
+    table = chance_of(TRIPLES)
+    compare(own, table, "system")
+    compare_with_record(own, "record_chance", "system", source="triples")
+    together = {"triples": outside.together(own)}
+    compare(together, measures.tabulate_together(table), "source")
+    compare_with_record(together, "record_together", "source")
+
+
+@pytest.mark.slow
+def test_chance_with_partial_answers_as_answers():
+    own = outside.chance_of_triples(partial=0)
+    compare(own, chance_of(LENIENT), "system")
+    compare_with_record(own, "record_chance_lenient", "system")
+
+
+@pytest.mark.slow
+def test_chance_of_our_systems():
+    own = outside.chance_of_ours()
+    counts = sources.count_own_draws(stores.CorpusFiles(RECORDED, "paraguard_mini"))
+    compare(own, measures.tabulate_record_chance(counts, "ours"), "system")
+    compare_with_record(own, "record_chance", "system", source="ours")
+
+
+@pytest.mark.slow
+def test_forms():
+    decisions = sources.read_recorded_decisions("forms")
+    own, rates = outside.forms(), outside.form_rates()
+    compare(own, measures.tabulate_record_forms(decisions), "system")
+    compare_with_record(own, "record_forms", "system")
+    compare(rates, measures.tabulate_form_rates(decisions), "system", "form")
+    compare_with_record(rates, "record_form_rates", "system", "form")
+
+
+@pytest.mark.slow
+def test_languages():
+    decisions = sources.read_recorded_decisions("languages")
+    own = outside.languages()
+    compare(own, measures.tabulate_languages(decisions), "systems")
+    compare_with_record(own, "record_languages", "systems")
+
+
+def test_systems_and_languages_are_as_many_as_is_said():
+    asked = sources.read_recorded_decisions("languages")
+    about_china = asked[asked["cluster"].str.startswith("china-")]
+    in_languages = about_china.groupby("system")["setting"].nunique()
+    # One system has no answers in Chinese; it counts in what is said of all systems
+    assert in_languages.value_counts().to_dict() == {3: 36, 2: 1}
+    assert len(outside.languages()) == 1 + 37
+
+
+RATES = [*outside.TIERS, "youden"]
+ENDS = [f"{name}_{end}" for name in RATES for end in ("low", "high")]
+
+
+@pytest.mark.slow
+def test_harm():
+    own = outside.tiers()
+    compare(own, measures.tabulate_tiers(TRIPLES), "system")
+    without = {}
+    for system, row in own.items():
+        without[system] = {name: row[name] for name in row if name not in ENDS}
+    compare_with_record(without, "record_harm", "system")
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="recorded before: 08 has to be run again")
+def test_recorded_intervals_of_tiers():
+    own = outside.tiers()
+    ends = {system: {name: own[system][name] for name in ENDS} for system in own}
+    compare_with_record(ends, "record_harm", "system")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partial", [1, 0])
+def test_rates_of_tiers(partial):
+    own = outside.tier_rates(partial)
+    decisions = TRIPLES if partial else LENIENT
+    table = measures.tabulate_tier_rates(decisions)
+    compare(own, table, "system", "tier")
+    if partial and RECORDED.has("tables", "record_tiers"):
+        compare_with_record(own, "record_tiers", "system", "tier")
+
+
+@cache
+def stability():
+    return outside.Stability(SHARED)
+
+
+@needs_sources
+@pytest.mark.slow
+def test_counts_are_those_of_the_source():
+    kept = sources.spread_counts(sources.read_counts("stability"))
+    for key, rows in kept.groupby(PROMPTS):
+        counts = rows[["refused", "answered", "error"]].to_numpy().tolist()
+        assert sorted(map(tuple, counts)) == sorted(stability().counts(*key))
+    assert kept.groupby(PROMPTS).ngroups == len(stability().decided)
+
+
+@needs_sources
+@pytest.mark.slow
+def test_judges():
+    own = stability().judges()
+    keys = ["system", "setting", "first", "second"]
+    decisions = sources.SOURCES["stability"].read(SHARED)
+    compare(own, measures.tabulate_judges(decisions), *keys)
+    compare_with_record(own, "record_judges", *keys)
+
+
+@needs_sources
+@pytest.mark.slow
+def test_temperatures():
+    own = stability().temperatures()
+    decisions = sources.SOURCES["stability"].read(SHARED)
+    compare(own, measures.tabulate_temperatures(decisions), "system", "judge")
+    compare_with_record(own, "record_temperatures", "system", "judge")
+
+
+@needs_sources
+@pytest.mark.slow
+def test_neighbours_and_what_two_systems_refuse():
+    vectors = encoder.encode_texts(list(stability().texts.values()))
+    decided = stability().decide_by_most()
+    own, first_judge = {}, {}
+    for (system, judge), decisions in decided.items():
+        first_judge.setdefault(system, decisions)
+        for pairs, row in outside.neighbour_rows(vectors, decisions).items():
+            own[system, judge, pairs] = row
+    decisions = sources.SOURCES["stability"].read(SHARED)
+    prompts = lent.read_stability_prompts(SHARED)
+    keys = ["system", "judge", "pairs"]
+    compare(own, lent.tabulate_neighbours(decisions, prompts), *keys)
+    compare_with_record(own, "record_neighbours", *keys)
+
+    pairs = RECORDED.read("tables", "record_pairs").set_index(
+        ["first", "second", "measure"]
+    )
+    for systems, row in outside.rate_differences(first_judge, vectors).items():
+        found = pairs.loc[(*systems, "rate"), [*row]].to_dict()
+        assert found == pytest.approx({name: round_off(row[name]) for name in row})
+        both = np.sum([first_judge[one] == 1 for one in systems], axis=0) == 2
+        assert pairs.loc[(*systems, "ci_relative"), "n"] == both.sum()
+    counted = RECORDED.read("tables", "record_confusion")
+    for row in counted.itertuples():
+        decisions = first_judge[row.system]
+        own = (np.sum(decisions == 1), np.sum(decisions == 0))
+        assert (row.n_refused, row.n_answered) == own
+
+
+def test_outside_by_hand():
+    # Of one trial in four none hits with probability (1 - x)^4, two or more with ...
+    assert outside.beta_share(0.3, 1, 4) == pytest.approx(1 - 0.7**4)
+    assert outside.beta_share(0.3, 2, 3) == pytest.approx(1 - 0.7**4 - 4 * 0.3 * 0.7**3)
+    assert outside.exact(0, 40) == pytest.approx((0, 1 - 0.025 ** (1 / 40)))
+    assert outside.exact(40, 40) == pytest.approx((0.025 ** (1 / 40), 1))
+    # Three prompts of two answers with 1, 0 and 2 refused: (1 of 3) : (2 of 3)
+    counts = [(1, 1, 0), (0, 2, 0), (2, 0, 0)]
+    assert outside.dr_of(counts) == pytest.approx(1 / 2)
+    row = outside.chance_row([*counts, (1, 0, 1)])
+    assert (row["n"], row["n_prompts"], row["n_mixed"]) == (8, 3, 1)
+    assert (row["undecided"], row["rate"]) == pytest.approx((1 / 8, 4 / 7))
+    # The error of a mean of 0, 0, 1 and 1, from each one's distance to it: 1/4
+    rows = np.array([[0, 1], [1, 1]], float)
+    counts = np.array([[2.0, 2.0]])
+    value, error = outside.value_and_error(counts, counts @ rows, rows, outside.rate)
+    assert (value, error) == (pytest.approx(0.5), pytest.approx(0.25))
+    # Equal ranks are shared: 1, 2.5, 2.5
+    assert outside.mean_ranks([1, 5, 5]).tolist() == [1, 2.5, 2.5]
+    # Two judges, two prompts of two answers: they differ on one of four, and the
+    # first judge's answers to one of two prompts differ
+    first = {"p": {"1": 1, "2": 0}, "q": {"1": 0, "2": 0}}
+    second = {"p": {"1": 1, "2": 0}, "q": {"1": 1, "2": 0}}
+    judges = outside.judges_row(first, second)
+    assert (judges["judges_differ"], judges["answers_differ"]) == (1 / 4, 1 / 2)
+    # Leaders 0 and 2: 1 is near 0, 3 near both, and joins the first
+    close = np.zeros((4, 4), bool)
+    for i, j in ((0, 1), (0, 3), (2, 3)):
+        close[i, j] = close[j, i] = True
+    assert outside.lead_groups(close).tolist() == [0, 0, 2, 0]
+    # Neighbours decided otherwise: of 0 one of two, of 1 none, of 2 all, of 3 one of
+    # two, on average 1/2. Of the three pairs apart two are: (0, 2), (1, 2), not (1, 3)
+    refused = np.array([True, True, False, True])
+    assert outside.neighbour_dr(close, refused) == pytest.approx(
+        (1 + 0.5) / 4 / (2 / 3)
+    )
