@@ -130,7 +130,6 @@ def test_harm():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="recorded before: 08 has to be run again")
 def test_recorded_intervals_of_tiers():
     own = outside.tiers()
     ends = {system: {name: own[system][name] for name in ENDS} for system in own}
