@@ -320,7 +320,7 @@ def test_the_abstract_has_the_numbers_it_is_given():
     assert "differently seldom or often times" in " ".join(
         handout.render_report({}, other, CITATION, RECORD).split()
     )
-    with pytest.raises(DataError, match="no number .dr_near"):
+    with pytest.raises(DataError, match="no number 'dr_near'"):
         handout.render_report({}, FOUND[FOUND["key"] != DR], CITATION, RECORD)
 
 
