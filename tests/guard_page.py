@@ -9,14 +9,16 @@ from paraguard_utils import paths, registry
 
 HEAD = """# Guards that people deploy
 
-What each entry of `deployed` in [data/guards.yaml](../data/guards.yaml) was checked against, and when;
-[usage](usage.md#guards) says how to ask one. Their weights were not run for this project: we read the makers' code and
-cards, and the adapters of others. *Wording*: whose words the instruction is in; a reading `:ours` has the project's.
-`python tests/guard_page.py` makes this page of that file.
+This page lists the entries of `deployed` in [data/guards.yaml](../data/guards.yaml), what each was checked against, and when.
+[Usage](usage.md#guards) says how to query one.
+Their weights were not run for this project: we read the makers' code and cards, and the adapters of others.
+*Wording* says whose words the instruction is in; the interpretation `:ours` has the project's.
+`python tests/guard_page.py` makes this page from that file.
 
-An entry is as trusted as code. One of a stranger can run a function of yours, load a model, send each prompt to an address, and send the value
-of an environment variable there too. So read a guard's file before you use it. A service's key has to be in a variable named `..._API_KEY`,
-`..._GUARD_KEY` or `..._SAFETY_KEY`, and its address in one named `..._BASE_URL` or `..._ENDPOINT`; other variables are refused.
+An entry is as trusted as code.
+A stranger's entry can run a function of yours, load a model, send each prompt to an address, and send the value of an environment variable there too.
+So read a guard's file before you use it.
+A service's key must be in a variable named `..._API_KEY`, `..._GUARD_KEY` or `..._SAFETY_KEY`, and its address in one named `..._BASE_URL` or `..._ENDPOINT`; other variables are rejected.
 
 | Guard | Looks for, rejects from | Wording | Checked |
 | --- | --- | --- | --- |
