@@ -88,12 +88,11 @@ def count_unread(
     >>> count_unread(labels, ["length", "stop"]).words
     '1 empty, 1 cut at the limit of tokens'
     """
-    is_unread = (labels["label"] == "unparsed").to_numpy()
+    is_unread = labels["label"] == "unparsed"
     kinds = labels.loc[is_unread, "kind"].value_counts().to_dict()
-    ends = pd.Series(list(finish_reasons), dtype=object).astype(str).str.lower()
-    is_empty = is_unread & (labels["kind"] == "empty").to_numpy()
-    cut = int((is_empty & ends.isin(CUT_REASONS).to_numpy()).sum())
-    return Unread(len(labels), kinds, cut, reasoned)
+    ends = pd.Series(list(finish_reasons), labels.index).astype(str).str.lower()
+    is_cut = is_unread & (labels["kind"] == "empty") & ends.isin(CUT_REASONS)
+    return Unread(len(labels), kinds, int(is_cut.sum()), reasoned)
 
 
 @dataclass
@@ -115,29 +114,21 @@ class FirstAnswers:
             return
         self.rows.append(rows)
         every = pd.concat(self.rows, ignore_index=True)
-        reasons = every["finish_reason"].tolist()
-        labels = refusals.label_by_cues(every["response"].tolist(), reasons)
-        came = (labels["kind"] != "error").to_numpy()
+        labels = refusals.label_by_cues(every["response"], every["finish_reason"])
+        came = labels["kind"] != "error"
         if came.sum() < FIRST_ANSWERS:
             return
         self.is_over = True
         if labels.loc[came, "kind"].ne("empty").any():
             return
-        facts = self.model.facts(every)
-        begun = every["response"].map(_begins_with_thinking).sum()
-        unread = count_unread(
-            labels[came],
-            every.loc[came, "finish_reason"].tolist(),
-            max(int(str(facts.get("reasoned", 0))), int(begun)),
-        )
+        known = int(str(self.model.facts(every).get("reasoned", 0)))
+        begun = int(every["response"].astype(str).str.match(THINKING_BLOCK).sum())
+        reasons = every.loc[came, "finish_reason"]
+        unread = count_unread(labels[came], reasons, max(known, begun))
         raise ModelError(
             f"{self.system}: the first {unread.answers} answers hold nothing to read"
             f" ({unread.words}); {unread.advice}"
         )
-
-
-def _begins_with_thinking(response: object) -> bool:
-    return isinstance(response, str) and bool(THINKING_BLOCK.match(response))
 
 
 def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
@@ -145,7 +136,7 @@ def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
 
     It is "" if there are none. DataError if nothing else is left.
     """
-    unread = count_unread(labels, traces["finish_reason"].tolist())
+    unread = count_unread(labels, traces["finish_reason"])
     if len(labels) and not labels["label"].isin(["accept", "reject"]).any():
         raise DataError(
             f"{system}: none of its {unread.answers} answers can be scored"
