@@ -11,7 +11,6 @@ Beside each file, `<file>.meta.json` says how it was made. It also holds the SHA
 the file's content, so that a file that was cut or changed later is not read as it is.
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -85,10 +84,9 @@ _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
 CONTENT = "content_sha256"
 """Name in a meta file of the SHA-256 of its file (`digest_content`).
 
-A file whose meta file lacks it, as those that earlier versions wrote, is not checked.
+While a file is being replaced it holds two, with a space between. A file whose meta
+file lacks it, as those that earlier versions wrote, is not checked.
 """
-
-_NEXT_CONTENT = "next_content_sha256"  # while a file is being replaced
 
 _MAPPINGS = ("decoding", "inputs", "learned", "parameters")
 """Names in meta files whose values are mappings."""
@@ -323,10 +321,8 @@ def check_content(path: Path) -> None:
 
 
 def _is_as_written(path: Path) -> bool:
-    meta = read_meta(path)
-    if meta.get(CONTENT) is None:
-        return True
-    return digest_content(path) in (meta[CONTENT], meta.get(_NEXT_CONTENT))
+    known = read_meta(path).get(CONTENT)
+    return known is None or digest_content(path) in str(known).split()
 
 
 def _how_to_restore(path: Path) -> str:
@@ -334,18 +330,10 @@ def _how_to_restore(path: Path) -> str:
     where = paths.display_path(path)
     if path.is_relative_to(paths.DATA):
         return f"restore it (git checkout -- {where})"
-    return f"remove it and run {_find_maker(path)} again with the same store"
-
-
-def _find_maker(path: Path) -> str:
-    """Return the notebook or command that makes a file of a live store."""
-    folders: tuple[str, ...] = ()
-    if path.is_relative_to(paths.RESULTS):
-        folders = path.relative_to(paths.RESULTS).parts[1:2]
     for kind in KINDS.values():
-        if kind.path.partition("/")[0] in folders:
-            return kind.maker
-    return "what made it"
+        if kind.path.partition("/")[0] in path.parts[-3:-1]:
+            return f"remove it and run {kind.maker} again with the same store"
+    return "remove it and run what made it again"
 
 
 def write_file(
@@ -359,34 +347,29 @@ def write_file(
     path = Path(path)
     if kind in SCHEMAS:
         frame = check_schema(frame, kind, paths.display_path(path))
-    digests = []
+    facts = dict(meta)
 
     def write(part: Path) -> None:
         if path.suffix == ".parquet":
             frame.to_parquet(part, index=False, compression="zstd")
         else:
             frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
-        digests.append(digest_content(part, path.suffix))
-        _announce_content(path, digests[0])
+        facts[CONTENT] = digest_content(part, path.suffix)
+        _allow_content(path, facts[CONTENT])
 
     write_atomically(path, write)
-    facts = {**meta, CONTENT: digests[0]}
-    facts.pop(_NEXT_CONTENT, None)
     write_meta(path, facts)
 
 
-def _announce_content(path: Path, digest: str) -> None:
+def _allow_content(path: Path, digest: str) -> None:
     """Let a file's meta file allow the content that is about to replace the file's."""
-    known = Meta(path)
-    with contextlib.suppress(DataError):  # a damaged meta file is replaced later
+    try:
         known = read_meta(path)
-    if known.get(CONTENT) is None:
+    except DataError:  # a damaged meta file is replaced later
         return
-    if path.is_file():
-        current = digest_content(path)
-        if current == known.get(_NEXT_CONTENT):
-            known[CONTENT] = current
-    _write_facts(path, {**known, _NEXT_CONTENT: digest})
+    if CONTENT in known:
+        known[CONTENT] = f"{known[CONTENT]} {digest}"
+        _write_facts(path, known)
 
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
