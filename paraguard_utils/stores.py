@@ -19,7 +19,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,19 +113,16 @@ class _Files:
         self._first_names = first_names
         self.recorded = store_name == RECORDED
         self.writes = paths.RESULTS / store_name
-        self.reads = paths.DATA if self.recorded else self.writes
 
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
         file = self._file(kind, names)
-        if not self.recorded:
-            return self.reads / file
-        is_figure = kind == "figures"
         written = self.writes / file
+        is_figure = kind == "figures"
         is_remade = is_figure or KINDS[kind].recorded == "derived"
-        if is_remade and _is_of_this_rebuild(written):
+        if not self.recorded or (is_remade and _is_of_this_rebuild(written)):
             return written
-        return (paths.ROOT if is_figure else self.reads) / file
+        return (paths.ROOT if is_figure else paths.DATA) / file
 
     def output_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
@@ -410,18 +407,17 @@ def read_meta(path: str | Path) -> Meta:
     if not file.exists():
         return Meta(path)
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        facts = json.loads(text, object_hook=partial(Meta, path))
     except (OSError, ValueError, RecursionError) as error:
         reason = str(getattr(error, "strerror", None) or "it is no JSON in UTF-8")
         raise _damaged_meta(path, f"cannot be read ({reason})") from error
-    if not isinstance(facts, dict):
+    if not isinstance(facts, Meta):
         raise _damaged_meta(path, "is no JSON object")
     for name in _MAPPINGS:
         if not isinstance(facts.get(name, {}), dict):
             raise _damaged_meta(path, f"has a {name!r} that is no JSON object")
-        if name in facts:
-            facts[name] = Meta(path, facts[name])
-    return Meta(path, facts)
+    return facts
 
 
 def _damaged_meta(path: Path, problem: str) -> DataError:
