@@ -18,7 +18,7 @@ MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write
 
 
 def check_parameters(settings: StudySettings) -> None:
-    """Raise SettingsError about guards, candidates, a judge or `stop` that cannot be."""
+    """Raise SettingsError about guards, candidates, a judge or a stop."""
     if isinstance(settings, GuardChoice):
         for name in settings.asked_guards():
             check_guard_name(name)

@@ -28,7 +28,6 @@ import pandas as pd
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import Changed, DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
-from paraguard_utils.text import show_name
 
 RECORDED = "recorded"
 LIVE = "live"
@@ -135,7 +134,7 @@ class _Files:
         for name in names:
             if not _FILE_NAME.fullmatch(name):
                 raise DataError(
-                    f"{show_name(name)!r} is no name of a file in a store: it has a"
+                    f"{name[:100]!r} is no name of a file in a store: it has a"
                     " slash, begins with a dot, or has more than 200 characters"
                 )
         return KINDS[kind].path.format(*names)

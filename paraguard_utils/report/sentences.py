@@ -27,7 +27,6 @@ from paraguard_utils.errors import DataError, Missing
 from paraguard_utils.report import findings, links, paper, selection, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store
-from paraguard_utils.text import show_name
 
 TableReader: TypeAlias = Callable[[str], pd.DataFrame]
 """Returns a table by its name."""
@@ -144,7 +143,7 @@ def evaluate_mark(mark: str, read: TableReader) -> str:
 
 def _shown(mark: str) -> str:
     """Return a mark as an error shows it."""
-    return repr(show_name(mark, selection.MAX_LENGTH))
+    return repr(mark[: selection.MAX_LENGTH])
 
 
 def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
