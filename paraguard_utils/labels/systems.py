@@ -76,6 +76,7 @@ def query_all(
         flush=True,
     )
     kept: dict[str, Traces] = {}
+    watch_answers = seams.load_extension("queries", "first_answers")
     for source in sources:
         model = source.open(settings)
         of_model = {}
@@ -90,7 +91,7 @@ def query_all(
                 keep,
                 settings.parts(),
                 trial=settings.limit > 0 and files.name == settings.corpus,
-                watch=unread.FirstAnswers(system, model),
+                watch=watch_answers(system, model),
             )
             of_model[system] = trace_store.query_model(model, query)
         has_tokens = all("token_ids" in frame for frame in of_model.values())

@@ -1,23 +1,19 @@
-"""Say that answers hold nothing to read: at the first ones, and after all of them.
+"""Count the answers of a system that hold nothing to read, and say so.
 
 A model that reasons first may spend all of its tokens before it says anything.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.labels import refusals
-from paraguard_utils.text import THINKING_BLOCK
+from paraguard_utils.errors import DataError
 
 if TYPE_CHECKING:  # a harness needs neither schemas nor models
-    from paraguard_utils.models.backends import Backend
     from paraguard_utils.schemas import Labels, Traces
 
-FIRST_ANSWERS = 16  # answers after which a model that says nothing is given up
 ROOMY_LIMIT = 2048  # tokens with which most models that reason come to an answer
 
 # Finish reasons of an answer that was cut at its limit, in lower case
@@ -84,6 +80,7 @@ def count_unread(
 
     Examples
     --------
+    >>> from paraguard_utils.labels import refusals
     >>> labels = refusals.label_by_cues(["", "Sure."], ["length", "stop"])
     >>> count_unread(labels, ["length", "stop"]).words
     '1 empty, 1 cut at the limit of tokens'
@@ -93,42 +90,6 @@ def count_unread(
     ends = pd.Series(list(finish_reasons), labels.index).astype(str).str.lower()
     is_cut = is_unread & (labels["kind"] == "empty") & ends.isin(CUT_REASONS)
     return Unread(len(labels), kinds, int(is_cut.sum()), reasoned)
-
-
-@dataclass
-class FirstAnswers:
-    """Watches the first answers of a system, as `trace_store.Query` wants it.
-
-    Called with trace rows, it raises ModelError once `FIRST_ANSWERS` answers came of
-    which all are empty, so that nobody asks the other prompts in vain.
-    """
-
-    system: str
-    model: "Backend"
-    is_over: bool = False
-    rows: "list[Traces]" = field(default_factory=list)
-
-    def __call__(self, rows: "Traces") -> None:
-        """Look at some more rows."""
-        if self.is_over:
-            return
-        self.rows.append(rows)
-        every = pd.concat(self.rows, ignore_index=True)
-        labels = refusals.label_by_cues(every["response"], every["finish_reason"])
-        came = labels["kind"] != "error"
-        if came.sum() < FIRST_ANSWERS:
-            return
-        self.is_over = True
-        if labels.loc[came, "kind"].ne("empty").any():
-            return
-        known = int(str(self.model.facts(every).get("reasoned", 0)))
-        begun = int(every["response"].astype(str).str.match(THINKING_BLOCK).sum())
-        reasons = every.loc[came, "finish_reason"]
-        unread = count_unread(labels[came], reasons, max(known, begun))
-        raise ModelError(
-            f"{self.system}: the first {unread.answers} answers hold nothing to read"
-            f" ({unread.words}); {unread.advice}"
-        )
 
 
 def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
