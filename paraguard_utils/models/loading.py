@@ -106,8 +106,6 @@ def resolve_model(name: str) -> ModelSource:
         return ModelSource(packaged_model_name(name), packaged.sha256, path, name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf" and path.is_file():
-        shard = _GGUF_SHARD.search(path.stem)
-        _refuse_gguf_shard(path, int(shard[1]) if shard else 1)
         digest = weights.hash_file(path)
         slug = slugify_model(path.stem)
         return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
@@ -143,8 +141,13 @@ def _fetch_from_hub(name: str) -> Path:
         ) from error
 
 
-def _refuse_gguf_shard(path: Path, shards: int) -> None:
+def _refuse_gguf_shard(path: Path) -> None:
     """Raise `ModelError` if a GGUF file holds a part of the weights only."""
+    from gguf import GGUFReader
+
+    counted = GGUFReader(path).get_field("split.count")
+    named = _GGUF_SHARD.search(path.stem)
+    shards = counted.contents() if counted else int(named[1]) if named else 1
     if shards > 1:
         raise ModelError(
             f"{path} is one of {shards} parts of a model; put them together first, for"
@@ -217,20 +220,19 @@ def _check_architecture(source: ModelSource, folder: Path) -> None:
 
     what = f"model {source.name}"
     config = load_part(AutoConfig, folder, f"{what}: its configuration")
-    kind = type(config)
-    only = "only models that continue a text can be queried"
-    if config.is_encoder_decoder:
-        raise ModelError(
-            f"{what} ({config.model_type}) is a sequence-to-sequence model; {only}"
-        )
     can_decode = getattr(config, "is_decoder", False)
-    if kind in MODEL_FOR_MASKED_LM_MAPPING and not can_decode:
-        raise ModelError(f"{what} ({config.model_type}) is an encoder; {only}")
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(
-            f"{what} is of the type {config.model_type}, which this version of"
-            f" transformers does not load as a model of text alone; {only}"
-        )
+    if config.is_encoder_decoder:
+        problem = "is a sequence-to-sequence model"
+    elif type(config) in MODEL_FOR_MASKED_LM_MAPPING and not can_decode:
+        problem = "is an encoder"
+    elif type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        problem = "is no model of text alone that this version of transformers loads"
+    else:
+        return
+    raise ModelError(
+        f"{what} ({config.model_type}) {problem}; only models that continue a text can"
+        " be queried"
+    )
 
 
 def load_part(auto: Any, folder: Path, what: str, **options: Any) -> Any:
@@ -305,9 +307,11 @@ def _check_causality(name: str, network: "PreTrainedModel") -> None:
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
     try:
         with torch.inference_mode():
-            logits = network(input_ids=ids, use_cache=False).logits
-    except (TypeError, ValueError):  # its configuration asks for more; querying says it
-        return
+            logits = network(input_ids=ids).logits
+    except Exception as error:  # a configuration may ask for what no text has
+        raise ModelError(
+            f"model {name} cannot read a text: {first_error_line(error)}"
+        ) from error
     first, second = logits[:, :2].float()
     tolerance = torch.finfo(network.dtype).eps ** 0.5 * float(first.std())
     if float((first - second).abs().max()) > tolerance:
@@ -331,14 +335,6 @@ def first_error_line(error: Exception) -> str:
     first = message.splitlines()[0].rstrip()
     # A line that ends in a colon says nothing without what it announces
     return " ".join(message.split()) if first.endswith(":") else first
-
-
-def _count_gguf_shards(path: Path) -> int:
-    """Return of how many files a GGUF file says that it is one."""
-    from gguf import GGUFReader
-
-    count = GGUFReader(path).get_field("split.count")
-    return int(count.contents()) if count else 1
 
 
 _DIGEST_FILE = "content.sha256"  # of converted weights, beside them
@@ -399,7 +395,7 @@ def convert_gguf(source: ModelSource) -> Path:
     logging.set_verbosity_error()
     file = {"gguf_file": source.path.name}
     try:
-        _refuse_gguf_shard(source.path, _count_gguf_shards(source.path))
+        _refuse_gguf_shard(source.path)
         tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
         loader: Any = AutoModelForCausalLM
         network, loaded = loader.from_pretrained(
