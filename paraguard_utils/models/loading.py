@@ -2,12 +2,13 @@
 
 A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights
 are safetensors or GGUF, never pickles, and no code that comes with a model is run. GGUF
-weights are dequantized once into a safetensors cache.
+weights are dequantized once into a safetensors cache. Extensions of the list `loaders`
+refuse what is no whole model that continues a text: its files before they are read, its
+configuration, and the loaded network.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -18,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paraguard_utils import paths
+from paraguard_utils import paths, seams
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
 from paraguard_utils.settings import SERVED_PREFIX
-from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
     from transformers import (
@@ -52,7 +52,6 @@ TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tik
 """Of which every tokenizer has one at least."""
 
 _HUB_ID = re.compile(r"(?![.~])[\w.-]+/[\w.-]+")
-_GGUF_SHARD = re.compile(r"-\d{5}-of-(\d{5})$")
 _NAMED_TENSORS = 3  # in an error about many
 
 
@@ -105,6 +104,8 @@ def resolve_model(name: str) -> ModelSource:
         path = weights.locate_weights(packaged)
         return ModelSource(packaged_model_name(name), packaged.sha256, path, name)
     path = Path(name).expanduser()
+    if path.exists():
+        seams.load_extension("loaders", "model_files")(path)
     if path.suffix == ".gguf" and path.is_file():
         digest = weights.hash_file(path)
         slug = slugify_model(path.stem)
@@ -141,20 +142,6 @@ def _fetch_from_hub(name: str) -> Path:
         ) from error
 
 
-def _refuse_gguf_shard(path: Path) -> None:
-    """Raise `ModelError` if a GGUF file holds a part of the weights only."""
-    from gguf import GGUFReader
-
-    counted = GGUFReader(path).get_field("split.count")
-    named = _GGUF_SHARD.search(path.stem)
-    shards = counted.contents() if counted else int(named[1]) if named else 1
-    if shards > 1:
-        raise ModelError(
-            f"{path} is one of {shards} parts of a model; put them together first, for"
-            f" example with llama.cpp: llama-gguf-split --merge {path.name} whole.gguf"
-        )
-
-
 def folder_model_id(folder: Path) -> str:
     """Return the name of a model's folder.
 
@@ -189,7 +176,7 @@ def load_reader(
     from transformers import AutoTokenizer
 
     folder = convert_gguf(source)
-    _check_architecture(source, folder)
+    seams.load_extension("loaders", "model_configuration")(source, folder)
     if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise ModelError(
             f"model {source.name} has no tokenizer; copy tokenizer.json and"
@@ -207,31 +194,6 @@ def load_reader(
         tokenizer.chat_template = template.read_text(encoding="utf-8")
     return ModelReader(
         source.name, source.weights_id, folder, source.argument, dtype, tokenizer
-    )
-
-
-def _check_architecture(source: ModelSource, folder: Path) -> None:
-    """Raise `ModelError` unless a model predicts the next token from earlier ones."""
-    from transformers import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        MODEL_FOR_MASKED_LM_MAPPING,
-        AutoConfig,
-    )
-
-    what = f"model {source.name}"
-    config = load_part(AutoConfig, folder, f"{what}: its configuration")
-    can_decode = getattr(config, "is_decoder", False)
-    if config.is_encoder_decoder:
-        problem = "is a sequence-to-sequence model"
-    elif type(config) in MODEL_FOR_MASKED_LM_MAPPING and not can_decode:
-        problem = "is an encoder"
-    elif type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        problem = "is no model of text alone that this version of transformers loads"
-    else:
-        return
-    raise ModelError(
-        f"{what} ({config.model_type}) {problem}; only models that continue a text can"
-        " be queried"
     )
 
 
@@ -284,7 +246,7 @@ def load_model(
     )
     _refuse_missing_tensors(f"model {source.name}", loaded["missing_keys"])
     network.eval().to(device)
-    _check_causality(source.name, network)
+    seams.load_extension("loaders", "model_network")(source.name, network)
     return LoadedModel(**vars(reader), network=network)
 
 
@@ -296,28 +258,6 @@ def _refuse_missing_tensors(what: str, names: Collection[str]) -> None:
             f"{what} lacks {len(names)} of the tensors of its architecture, such as"
             f" {named}; it is a part of a model, or one with another head: get all"
             " its files"
-        )
-
-
-def _check_causality(name: str, network: "PreTrainedModel") -> None:
-    """Raise `ModelError` if a later token changes what was predicted before it."""
-    import torch
-
-    # Two texts of three tokens, different in the last one
-    ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
-    try:
-        with torch.inference_mode():
-            logits = network(input_ids=ids).logits
-    except Exception as error:  # a configuration may ask for what no text has
-        raise ModelError(
-            f"model {name} cannot read a text: {first_error_line(error)}"
-        ) from error
-    first, second = logits[:, :2].float()
-    tolerance = torch.finfo(network.dtype).eps ** 0.5 * float(first.std())
-    if float((first - second).abs().max()) > tolerance:
-        raise ModelError(
-            f"model {name} reads a text in both directions, as encoders do; only models"
-            " that continue a text can be queried"
         )
 
 
@@ -341,30 +281,9 @@ _DIGEST_FILE = "content.sha256"  # of converted weights, beside them
 
 
 def _folder_digest(folder: Path) -> str:
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").is_file():
-        raise ModelError(
-            f"model folder {folder} is an adapter of {_read_base(adapter)}; merge it"
-            " first, by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
-            ".merge_and_unload().save_pretrained(MERGED), and give the merged folder"
-        )
     files = {file for pattern in IDENTITY_FILES for file in folder.glob(pattern)}
-    if not any(file.suffix == ".safetensors" for file in files):
-        raise ModelError(
-            f"model folder {folder} holds no .safetensors weights; other formats are"
-            " not loaded"
-        )
     lines = [f"{file.name} {weights.hash_file(file)}" for file in sorted(files)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _read_base(adapter: Path) -> str:
-    """Return the name of the model that an adapter's configuration is of."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        base = json.loads(adapter.read_text("utf-8")).get("base_model_name_or_path")
-        if base:
-            return replace_control(str(base))
-    return "another model"
 
 
 def convert_gguf(source: ModelSource) -> Path:
@@ -378,7 +297,7 @@ def convert_gguf(source: ModelSource) -> Path:
         return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     if folder.is_dir():
-        with contextlib.suppress(OSError, ModelError):
+        with contextlib.suppress(OSError):
             written = (folder / _DIGEST_FILE).read_text(encoding="utf-8")
             if written == _folder_digest(folder):
                 return folder
@@ -395,7 +314,6 @@ def convert_gguf(source: ModelSource) -> Path:
     logging.set_verbosity_error()
     file = {"gguf_file": source.path.name}
     try:
-        _refuse_gguf_shard(source.path)
         tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
         loader: Any = AutoModelForCausalLM
         network, loaded = loader.from_pretrained(
