@@ -1,4 +1,4 @@
-"""Refuse weights that are of no whole model that continues a text.
+"""Fetch a user's weights, and refuse those of no whole model that continues a text.
 
 `paraguard_utils.models.loading` calls these checks of a user's model by entry points of
 the group `paraguard.loaders`, each before the step that it spares. All raise
@@ -8,16 +8,27 @@ the group `paraguard.loaders`, each before the step that it spares. All raise
 import contextlib
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models.loading import ModelSource, first_error_line, load_part
+from paraguard_utils.models.loading import (
+    IDENTITY_FILES,
+    ModelSource,
+    first_error_line,
+    load_part,
+)
+from paraguard_utils.settings import SERVED_PREFIX
 from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
+"""Of which every tokenizer has one at least."""
+
+_NAMED_TENSORS = 3  # in an error about many
 _GGUF_SHARD = re.compile(r"-\d{5}-of-(\d{5})$")
 
 
@@ -69,7 +80,7 @@ def _check_gguf(path: Path) -> None:
 
 
 def check_model_configuration(source: ModelSource, folder: Path) -> None:
-    """Refuse an architecture that does not predict the next token from earlier ones."""
+    """Refuse an architecture that continues no text, and a folder without tokenizer."""
     from transformers import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_MASKED_LM_MAPPING,
@@ -86,15 +97,35 @@ def check_model_configuration(source: ModelSource, folder: Path) -> None:
     elif type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         problem = "is no model of text alone that this version of transformers loads"
     else:
-        return
-    raise ModelError(
-        f"{what} ({config.model_type}) {problem}; only models that continue a text can"
-        " be queried"
-    )
+        problem = ""
+    if problem:
+        raise ModelError(
+            f"{what} ({config.model_type}) {problem}; only models that continue a text"
+            " can be queried"
+        )
+    if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise ModelError(
+            f"{what} has no tokenizer; copy tokenizer.json and tokenizer_config.json of"
+            " the model that it was made from into its folder"
+        )
 
 
-def check_model_network(name: str, network: "PreTrainedModel") -> None:
-    """Refuse a model in which a later token changes what was predicted before it."""
+def check_model_network(
+    what: str, network: "PreTrainedModel", missing: Collection[str] = ()
+) -> None:
+    """Refuse a network that lacks tensors, reads no text, or looks ahead.
+
+    In the last a later token changes what was predicted before it. `what` begins the
+    message, and `missing` are the tensors that were not in the weights, which were
+    drawn at random.
+    """
+    if missing:
+        named = ", ".join(sorted(missing)[:_NAMED_TENSORS])
+        raise ModelError(
+            f"{what} lacks {len(missing)} of the tensors of its architecture, such as"
+            f" {named}; it is a part of a model, or one with another head: get all"
+            " its files"
+        )
     import torch
 
     # Two texts of three tokens, different in the last one
@@ -104,12 +135,30 @@ def check_model_network(name: str, network: "PreTrainedModel") -> None:
             logits = network(input_ids=ids).logits
     except Exception as error:  # a configuration may ask for what no text has
         raise ModelError(
-            f"model {name} cannot read a text: {first_error_line(error)}"
+            f"{what} cannot read a text: {first_error_line(error)}"
         ) from error
     first, second = logits[:, :2].float()
     tolerance = torch.finfo(network.dtype).eps ** 0.5 * float(first.std())
     if float((first - second).abs().max()) > tolerance:
         raise ModelError(
-            f"model {name} reads a text in both directions, as encoders do; only models"
+            f"{what} reads a text in both directions, as encoders do; only models"
             " that continue a text can be queried"
         )
+
+
+def fetch_from_hub(name: str) -> Path:
+    """Return the folder of a hub model, which is named by its commit."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
+    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+        remedy = "pass a local folder"
+        if name.startswith(SERVED_PREFIX):
+            remedy = (
+                "if a server has this model, say where, for example"
+                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
+            )
+        raise ModelError(
+            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
+        ) from error

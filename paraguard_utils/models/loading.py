@@ -14,7 +14,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from paraguard_utils import paths, seams
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
-from paraguard_utils.settings import SERVED_PREFIX
 
 if TYPE_CHECKING:
     from transformers import (
@@ -48,11 +46,7 @@ IDENTITY_FILES = (
     "vocab.txt",
 )
 
-TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
-"""Of which every tokenizer has one at least."""
-
 _HUB_ID = re.compile(r"(?![.~])[\w.-]+/[\w.-]+")
-_NAMED_TENSORS = 3  # in an error about many
 
 
 @dataclass(frozen=True)
@@ -115,31 +109,13 @@ def resolve_model(name: str) -> ModelSource:
         slug = slugify_model(folder_model_id(path).replace("/", "_"))
         return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
     if _HUB_ID.fullmatch(name):
-        folder = _fetch_from_hub(name)
+        folder = seams.load_extension("loaders", "hub")(name)
         slug = slugify_model(name.replace("/", "_"))
         return ModelSource(slug, folder.name, folder, name)
     raise ModelError(
         f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor"
         " an existing folder or .gguf file, nor a hub id such as owner/model"
     )
-
-
-def _fetch_from_hub(name: str) -> Path:
-    """Return the folder of a hub model, which is named by its commit."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        remedy = "pass a local folder"
-        if name.startswith(SERVED_PREFIX):
-            remedy = (
-                "if a server has this model, say where, for example"
-                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
-            )
-        raise ModelError(
-            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
-        ) from error
 
 
 def folder_model_id(folder: Path) -> str:
@@ -177,11 +153,6 @@ def load_reader(
 
     folder = convert_gguf(source)
     seams.load_extension("loaders", "model_configuration")(source, folder)
-    if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-        raise ModelError(
-            f"model {source.name} has no tokenizer; copy tokenizer.json and"
-            " tokenizer_config.json of the model that it was made from into its folder"
-        )
     tokenizer = load_part(AutoTokenizer, folder, f"model {source.name}: its tokenizer")
     if not tokenizer.chat_template:
         if without_template != "plain":
@@ -244,21 +215,10 @@ def load_model(
         config=config,
         output_loading_info=True,
     )
-    _refuse_missing_tensors(f"model {source.name}", loaded["missing_keys"])
     network.eval().to(device)
-    seams.load_extension("loaders", "model_network")(source.name, network)
+    check_network = seams.load_extension("loaders", "model_network")
+    check_network(f"model {source.name}", network, loaded["missing_keys"])
     return LoadedModel(**vars(reader), network=network)
-
-
-def _refuse_missing_tensors(what: str, names: Collection[str]) -> None:
-    """Raise `ModelError` if weights lack tensors, which would be drawn at random."""
-    if names:
-        named = ", ".join(sorted(names)[:_NAMED_TENSORS])
-        raise ModelError(
-            f"{what} lacks {len(names)} of the tensors of its architecture, such as"
-            f" {named}; it is a part of a model, or one with another head: get all"
-            " its files"
-        )
 
 
 def slugify_model(name: str) -> str:
@@ -323,7 +283,8 @@ def convert_gguf(source: ModelSource) -> Path:
             output_loading_info=True,
             **file,
         )
-        _refuse_missing_tensors(str(source.path), loaded["missing_keys"])
+        check_network = seams.load_extension("loaders", "model_network")
+        check_network(str(source.path), network, loaded["missing_keys"])
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             part = Path(place) / folder.name

@@ -122,7 +122,7 @@ def test_a_model_that_cannot_read_a_text_is_refused(tiny_model):
     network = copy.deepcopy(tiny_model.network)
     network.resize_token_embeddings(3)
     with pytest.raises(ModelError, match="model m cannot read a text: index") as told:
-        families.check_model_network("m", network)
+        families.check_model_network("model m", network)
     assert "\n" not in str(told.value)
 
 
