@@ -216,7 +216,7 @@ class QueryStudy(Study[QuerySettings]):
         """Query the systems that the parameters name, and label their answers.
 
         The notebook ends here if prompts are left without an answer. DataError if a
-        system gave no answer that can be read (`unread.report_unread`).
+        system gave no answer that can be read (`paraguard_lab.labels.unread`).
         """
         shard = self.settings.shard
         traces = systems.ask_systems(self.files, self.prompts, self.settings)

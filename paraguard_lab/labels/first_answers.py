@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from paraguard_lab.labels.unread import count_unread
 from paraguard_utils.errors import ModelError
 from paraguard_utils.labels import refusals
-from paraguard_utils.labels.unread import count_unread
 from paraguard_utils.text import THINKING_BLOCK
 
 if TYPE_CHECKING:  # a harness needs neither schemas nor models

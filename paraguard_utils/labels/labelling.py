@@ -89,9 +89,6 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
 
     DataError if the answers were not kept.
     """
-    # It needs a language identifier, which labelling a file does without.
-    from paraguard_utils.labels import substance
-
     is_withheld = traces["response"].isna() & traces["finish_reason"].ne("error")
     if unsafe.asks_for_harm(corpus) and is_withheld.any():
         raise DataError(
@@ -101,10 +98,11 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
     requests = texts.loc[traces["prompt_id"]]
     responses = traces["response"]
     labels = label_responses(responses, traces["finish_reason"], requests)
+    judge_substance = seams.load_extension("queries", "substance")
     columns = {
         "prompt_id": traces["prompt_id"].to_numpy(),
         "labeller": LABELLER,
-        "answer": substance.degenerate_answers(responses, requests),
+        "answer": judge_substance(responses, requests),
         "response": responses.map(replace_control, na_action="ignore").to_numpy(),
     }
     return labels.replace({"": None}).assign(**columns)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from paraguard_utils import registry, seams, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.labels import labelling, unread
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, local, prompting, trace_store
 from paraguard_utils.models.trace_store import PartsMaker, Query, TraceParts
 from paraguard_utils.schemas import Corpus, Labels, Traces
@@ -109,11 +109,12 @@ def label_systems(
 ) -> dict[str, Labels]:
     """Return each system's labels in trace order.
 
-    They are the store's if they fit its traces, else made ones. In a live store a
-    printed line says how many answers hold nothing to read. Recorded labels of other
-    answers, or of another version of the labeller, are a DataError, and so is a system
-    without an answer that can be scored.
+    They are the store's if they fit its traces, else made ones. An extension says how
+    many answers hold nothing to read, which a live store prints. Recorded labels of
+    other answers, or of another version of the labeller, are a DataError, and so is a
+    system without an answer that can be scored.
     """
+    report_unread = seams.load_extension("queries", "unread")
     labels = {}
     for system, frame in traces.items():
         known = None
@@ -130,7 +131,7 @@ def label_systems(
                 meta = settings.meta(traces=answers, labeller=labelling.LABELLER)
                 files.write("labels", system, frame=made, meta=meta)
             known = labelling.convert_labels(made, "combined")
-        line = unread.report_unread(system, known, frame)
+        line = report_unread(system, known, frame)
         if line and not files.recorded:
             print(line, file=sys.stderr)
         labels[system] = known

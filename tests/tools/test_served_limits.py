@@ -18,11 +18,11 @@ from test_served import (
 )
 from werkzeug import Response
 
-from paraguard_lab.labels import first_answers
+from paraguard_lab.labels import first_answers, unread
 from paraguard_tools.servers import client, completions, served
 from paraguard_utils import stores
 from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.labels import systems, unread
+from paraguard_utils.labels import systems
 from paraguard_utils.settings import QuerySettings, check_settings
 
 LIMIT = 0.4
