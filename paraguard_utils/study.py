@@ -251,13 +251,10 @@ class QueryStudy(Study[QuerySettings]):
         """Show the first cluster that a system decides both ways, and its answers."""
         flips = confusion.describe_flips(system)
         mixed = flips.loc[flips["mixed"], "cluster_id"].head(1)
-        looked_at = self.prompts.assign(
-            label=system.labels["label"], answer=system.labels["response"]
-        )
-        looked_at = looked_at[looked_at["cluster_id"].isin(mixed)]
-        answers = looked_at["answer"].str.slice(0, SHOWN_CHARACTERS)
-        looked_at = looked_at.assign(answer=answers)
-        self.show(looked_at[["strategy", "text", "label", "answer"]])
+        answers = system.labels["response"].str.slice(0, SHOWN_CHARACTERS)
+        shown = self.prompts.assign(label=system.labels["label"], answer=answers)
+        shown = shown[shown["cluster_id"].isin(mixed)]
+        self.show(shown[["strategy", "text", "label", "answer"]])
 
     def show_rates(
         self, rates: Table, harmful: Mapping[str, Mapping[str, Labels]]
@@ -271,11 +268,10 @@ class QueryStudy(Study[QuerySettings]):
         }
         shown = tables.format_estimates(rates, ["frr", "flip_rate"], ["system"])
         for corpus_name, by_system in harmful.items():
-            rows = []
-            for name, labels in by_system.items():
-                rows.append(confusion.rejection_row(name, labels))
-            refused = pd.DataFrame(rows)
-            refused = tables.format_estimates(refused, ["rejected"], ["system"])
+            rows = [confusion.rejection_row(*item) for item in by_system.items()]
+            refused = tables.format_estimates(
+                pd.DataFrame(rows), ["rejected"], ["system"]
+            )
             refused = refused.rename(columns={"rejected": corpus_name})
             shown = shown.merge(refused, how="left")
         shown = shown.rename(columns=headings)

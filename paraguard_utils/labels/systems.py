@@ -117,14 +117,11 @@ def label_systems(
     report_unread = seams.load_extension("queries", "unread")
     labels = {}
     for system, frame in traces.items():
-        known = None
-        if files.has("labels", system):
-            try:
-                known = labelling.read_matching_labels(files, system, frame)
-            except DataError:
-                if files.recorded:
-                    raise
-        if known is None:
+        try:
+            known = labelling.read_matching_labels(files, system, frame)
+        except DataError:
+            if files.recorded and files.has("labels", system):
+                raise
             made = labelling.label_answers(frame, prompts)
             if not settings.limit:
                 answers = trace_store.hash_answers(frame)

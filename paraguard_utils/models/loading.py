@@ -267,7 +267,6 @@ def convert_gguf(source: ModelSource) -> Path:
             file=sys.stderr,
         )
         shutil.rmtree(folder)
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
@@ -278,7 +277,7 @@ def convert_gguf(source: ModelSource) -> Path:
         loader: Any = AutoModelForCausalLM
         network, loaded = loader.from_pretrained(
             source.path.parent,
-            dtype=torch.float32,
+            dtype="float32",
             quantization_config=GgufConfig(dequantize=True),
             output_loading_info=True,
             **file,
