@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.report import findings, links, paper, selection, tables
+from paraguard_utils.report import findings, paper, selection, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store
 
@@ -53,8 +53,6 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
 def show(store: Store, text: str, **frames: Table) -> None:
     """Show Markdown in a notebook, with numbers of this run.
 
-    Links are rewritten for the place where the notebook will be read (`links`).
-
     Parameters
     ----------
     store : Store
@@ -76,7 +74,7 @@ def show(store: Store, text: str, **frames: Table) -> None:
         return frames[name] if name in frames else read_named_table(store, name)
 
     filled = fill_sentences(text, read, is_complete=store.recorded)
-    display(Markdown(links.rewrite_links(filled)))
+    display(Markdown(filled))
 
 
 def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> str:
