@@ -343,7 +343,7 @@ def write_file(
     path = Path(path)
     if kind in SCHEMAS:
         frame = check_schema(frame, kind, paths.display_path(path))
-    facts = dict(meta)
+    facts: dict[str, Any] = dict(meta)
 
     def write(part: Path) -> None:
         if path.suffix == ".parquet":
@@ -363,7 +363,7 @@ def _allow_content(path: Path, digest: str) -> None:
         known = read_meta(path)
     except DataError:  # a damaged meta file is replaced later
         return
-    if CONTENT in known:
+    if known.get(CONTENT):
         known[CONTENT] = f"{known[CONTENT]} {digest}"
         _write_facts(path, known)
 

@@ -122,5 +122,5 @@ def test_a_notebook_ends_early_without_an_error(capsys):
 
 
 def test_an_extension_that_is_not_installed_is_one_line():
-    with pytest.raises(SettingsError, match="'nobody' to the list paraguard.queries"):
+    with pytest.raises(SettingsError, match=r"'nobody' to the list paraguard\.queries"):
         seams.load_extension("queries", "nobody")
