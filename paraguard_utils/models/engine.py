@@ -171,7 +171,8 @@ class Engine:
         width = max(len(request.token_ids) for request in requests)
         ids = []
         mask = []
-        needed = torch.zeros(len(requests), width - shared, dtype=torch.bool)
+        shape = (len(requests), width - shared)
+        needed = torch.zeros(shape, dtype=torch.bool, device=self.device)
         needed[:, -1] = True
         for row, request in enumerate(requests):
             size = len(request.token_ids)
@@ -181,8 +182,7 @@ class Engine:
             start = width - size - shared - 1
             needed[row, start + request.user_start : start + request.user_end] = True
         attention = self._tensor(mask)
-        keep = needed.to(self.device)
-        logits = self._forward(self._tensor(ids), attention, cache, keep)
+        logits = self._forward(self._tensor(ids), attention, cache, needed)
         counts = [request.user_end - request.user_start + 1 for request in requests]
         return logits.split(counts), attention
 
