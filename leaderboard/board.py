@@ -33,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 from paraguard_lab.core.disagreement import estimate_disagreement_difference  # noqa: E402
 from paraguard_lab.public_records.sources import DECISION_COLUMNS  # noqa: E402
 from paraguard_tools.harness.requests import measure_decisions, read_requests  # noqa: E402
+from paraguard_tools.logs.names import show_name  # noqa: E402
 from paraguard_utils import __version__, paths, registry, stores  # noqa: E402
 from paraguard_utils.core import disagreement  # noqa: E402
 from paraguard_utils.core.decisions import as_refused  # noqa: E402
@@ -47,7 +48,6 @@ from paraguard_utils.settings import (  # noqa: E402
     StudySettings,
     check_settings,
 )
-from paraguard_utils.text import show_name  # noqa: E402
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from paraguard_lab.corpus.xstest import read_xstest_prompts
+from paraguard_lab.parameters import FILE_SCHEME
 from paraguard_lab.settings import RunSettings
 from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.errors import Missing, UserError
 from paraguard_utils.models import loading
-from paraguard_utils.settings import FILE_SCHEME, TWINS
+from paraguard_utils.settings import TWINS
 from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 _BILLIONS = {

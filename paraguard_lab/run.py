@@ -22,12 +22,12 @@ import pandas as pd
 from paraguard_lab import preflight
 from paraguard_lab.labels import follow_ups
 from paraguard_lab.remedies.catalogue import self_cd
-from paraguard_lab.report import compare
+from paraguard_lab.report import compare, links
 from paraguard_lab.settings import NOTEBOOK_SETTINGS, RunSettings
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import Missing, SettingsError, UserError
 from paraguard_utils.models import loading
-from paraguard_utils.report import links, tables
+from paraguard_utils.report import tables
 from paraguard_utils.settings import (
     CORPUS,
     check_settings,
@@ -89,19 +89,21 @@ def _place_to_run(notebook: Path) -> tuple[bool, int, str]:
     return is_last, [*RUN_ORDER, number].index(number), notebook.stem
 
 
-def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> None:
+def execute_notebook(
+    notebook: Path, output: Path, parameters: Parameters, folder: Path | None = None
+) -> None:
     """Run one notebook with papermill, in a kernel of its own.
 
     A cell that fails or a kernel that dies is a UserError, in one line. Links are made
-    for the folder of `links.FOLDER_VARIABLE`.
+    for the folder in which the notebook will be read, by default that of `output`.
     """
     import papermill
     from traitlets.config import Config
 
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kernel-") as place:
         # Local sockets instead of TCP ports: nothing on the machine can listen in.
-        sockets = {"transport": "ipc", "ip": f"{folder}/k"}
+        sockets = {"transport": "ipc", "ip": f"{place}/k"}
         try:
             papermill.execute_notebook(
                 notebook,
@@ -120,7 +122,7 @@ def execute_notebook(notebook: Path, output: Path, parameters: Parameters) -> No
                 f"{notebook.stem} stopped: its kernel died (killed, or out of memory)"
                 " or did not start; what was asked is kept; run the same command again"
             ) from None
-    _rewrite_links(output)
+    _rewrite_links(output, folder or output.parent)
 
 
 @contextmanager
@@ -133,14 +135,19 @@ def _variable(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
-def _rewrite_links(executed: Path) -> None:
-    """Rewrite the links of an executed notebook's prose, as its cells make theirs."""
+def _rewrite_links(executed: Path, folder: Path) -> None:
+    """Rewrite the links of an executed notebook for the folder in which it is read."""
     import nbformat
 
     notebook = nbformat.read(executed, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = links.rewrite_links(cell.source)
+            cell.source = links.rewrite_links(cell.source, folder)
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {})
+            if "text/markdown" in shown:
+                text = links.rewrite_links(shown["text/markdown"], folder)
+                shown["text/markdown"] = text
     nbformat.write(notebook, executed)
 
 
@@ -176,8 +183,7 @@ def run_notebook(
     if store_name != RECORDED:
         given["store"] = store_name
     folder = notebook.parent if in_place else output.parent
-    with _variable(links.FOLDER_VARIABLE, str(folder)):
-        execute_notebook(notebook, output, given)
+    execute_notebook(notebook, output, given, folder)
     minutes = round((time.monotonic() - started) / 60, 1)
     where = paths.display_path(output)
     print(f"{notebook.stem} done in {minutes:.1f} min: {where}", flush=True)

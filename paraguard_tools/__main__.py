@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from paraguard_tools.logs.commands import app
+from paraguard_tools.logs.names import show_name
 from paraguard_utils import __version__
 from paraguard_utils.errors import UserError
 from paraguard_utils.seams import find_extensions, load_extension
-from paraguard_utils.text import did_you_mean, show_name
+from paraguard_utils.text import did_you_mean
 
 _MAX_LINE = 5_000  # characters of an error
 

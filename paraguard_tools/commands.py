@@ -13,6 +13,7 @@ import yaml
 
 from paraguard_lab.settings import PUBLIC_GATES
 from paraguard_tools.logs.commands import OPTIONS, app
+from paraguard_tools.logs.names import show_name
 from paraguard_utils import paths
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.errors import SettingsError, UserError
@@ -24,7 +25,6 @@ from paraguard_utils.settings import (
     check_settings,
 )
 from paraguard_utils.stores import LIVE, RECORDED, CorpusFiles, Store
-from paraguard_utils.text import show_name
 
 corpus_app = typer.Typer(
     help="Build a corpus from public benchmarks, and let people judge its paraphrases.",

@@ -20,7 +20,7 @@ READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
 """What a reader says of an answer (`docs/reading.md`)."""
 
 ANSWER_KINDS = ("on_topic", "degenerate")
-"""What an answer is made of, whether it refuses or not (`labels.substance`)."""
+"""What an answer is made of, whether it refuses or not (`paraguard_lab.labels`)."""
 
 TOPICAL = ("yes", "word only", "unstated")
 """Whether a seed's category is its topic, or only a word of it sounds like it."""

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
+from paraguard_utils.errors import SettingsError
+
 
 @cache
 def find_extensions(group: str) -> dict[str, EntryPoint]:
@@ -26,5 +28,15 @@ def find_extensions(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def load_extension(group: str, name: str) -> Any:
-    """Import and return the extension NAME of a list; KeyError if there is none."""
-    return find_extensions(group)[name].load()
+    """Import and return the extension NAME of a list.
+
+    Raise SettingsError if no installed package has it, as after an update of a checkout
+    that was not installed again.
+    """
+    found = find_extensions(group)
+    if name not in found:
+        raise SettingsError(
+            f"no installed package adds {name!r} to the list paraguard.{group}; install"
+            " this version again (in a checkout: make setup)"
+        )
+    return found[name].load()

@@ -7,7 +7,6 @@ papermill only warns about a parameter that a notebook does not have, so `freeze
 at the notebook's own names.
 """
 
-import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -52,8 +50,6 @@ XSTEST = "xstest_unsafe"
 
 MAX_NAME = 100  # characters of the name of a store, a corpus or a guard of one's own
 RAY_DEVICE = "ray"  # the device that is all machines of a Ray cluster
-FILE_SCHEME = "file:"  # of a base_url that is a folder of request files
-MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write
 SERVED_PREFIX = "openai/"  # begins the name of a model or guard behind a server
 
 Labeller: TypeAlias = Literal[
@@ -67,29 +63,6 @@ RENAMED = {
     "target": "system",
 }
 """Parameters by their names before 1.0.0, which are read with a warning until 1.1."""
-
-_HOST = r"(\[[\da-fA-F:.]+\]|[^\s/@?#:\[\]]+)(:\d+)?"
-_ADDRESS = re.compile(rf"(https?://{_HOST}(/[^\s?#]*)?|file://\S+)?")
-
-
-def _fail(name: str, problem: str) -> NoReturn:
-    raise SettingsError(f"parameter {name!r}: {problem}") from None
-
-
-def _check_address(url: str, field: ValidationInfo) -> str:
-    """Return a server's address, or raise SettingsError, which does not repeat it."""
-    if not _ADDRESS.fullmatch(url):
-        _fail(
-            str(field.field_name),
-            "it holds a user, a password or a query, which would be written down, or"
-            " is no address; give one like http://127.0.0.1:8000/v1 or file://FOLDER,"
-            " and the key in OPENAI_API_KEY",
-        )
-    return url
-
-
-Address: TypeAlias = Annotated[str, AfterValidator(_check_address)]
-"""The address of a server, or a folder of requests; "" for none."""
 
 
 def _check_system_prompt(name: str) -> str:
@@ -131,6 +104,13 @@ class StudySettings(FrozenParameters):
     corpus: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=MAX_NAME)
     model: str = ""
 
+    @model_validator(mode="after")
+    def _extensions_agree(self) -> Self:
+        """Let other packages check the parameters that they read."""
+        for name in seams.find_extensions("parameters"):
+            seams.load_extension("parameters", name)(self)
+        return self
+
     def names_own(self) -> bool:
         """Return whether the parameters name a model or a guard of the user."""
         return bool(self.model)
@@ -158,27 +138,7 @@ class ComputeOptions(FrozenParameters):
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = Field("cpu", pattern=rf"^(cpu|cuda(:\d+)?|{RAY_DEVICE})$")
     batch: int = Field(64, ge=1, le=4096)
-    base_url: Address = ""
-
-    def names_served(self) -> bool:
-        """Return whether the parameters name something behind the server."""
-        return False
-
-    @model_validator(mode="after")
-    def _place_is_used(self) -> Self:
-        if self.base_url and not self.names_served():
-            _fail(
-                "base_url",
-                "a server is asked for a model; name it, as in model=openai/NAME, in"
-                " 01 as in candidates=model:NAME, or in 05 as in guard=openai/NAME",
-            )
-        if self.device == RAY_DEVICE and self.base_url.startswith(FILE_SCHEME):
-            _fail(
-                "device",
-                "this command writes request files and sends none; leave device=ray"
-                " out",
-            )
-        return self
+    base_url: str = ""
 
 
 class QueryOptions(ComputeOptions):
@@ -190,10 +150,6 @@ class QueryOptions(ComputeOptions):
     max_new_tokens: int = Field(64, ge=1, le=32_768)
     concurrency: int = Field(16, ge=1, le=1024)
     per_minute: int = Field(0, ge=0)
-
-    def names_served(self) -> bool:
-        """Return whether the parameters name a model."""
-        return bool(self.model)
 
 
 class ScoreOptions(FrozenParameters):
@@ -254,15 +210,6 @@ class GuardChoice(StudySettings):
         """Return whether the parameters name a model or a guard of the user."""
         return bool(self.model or self.guard)
 
-    def names_served(self) -> bool:
-        """Return whether a model, or a guard behind a server, is named."""
-        served = [
-            name
-            for name in self.asked_guards()
-            if name.startswith(SERVED_PREFIX) or name.endswith(".yaml")
-        ]
-        return bool(self.model or served)
-
     def asked_guards(self, *kinds: str) -> list[str]:
         """Return the guards to query: `guards`, and `guard`.
 
@@ -274,13 +221,6 @@ class GuardChoice(StudySettings):
         if self.guard:
             names = [*names, self.guard]
         return names
-
-    @model_validator(mode="after")
-    def _guards_exist(self) -> Self:
-        check = seams.load_extension("loaders", "guard_name")
-        for name in self.asked_guards():
-            check(name)
-        return self
 
 
 class Gates(FrozenParameters):
@@ -306,10 +246,9 @@ class Gates(FrozenParameters):
     @model_validator(mode="after")
     def _some_risk_passes(self) -> Self:
         if self.min_risk > self.max_risk:
-            _fail(
-                "min_risk",
-                f"{self.min_risk} lies above max_risk, {self.max_risk}; no text could"
-                " pass",
+            raise SettingsError(
+                f"parameter 'min_risk': {self.min_risk} lies above max_risk,"
+                f" {self.max_risk}; no text could pass"
             )
         return self
 
@@ -335,30 +274,7 @@ class CorpusSettings(BuildSettings, QueryOptions):
     candidates: str = ""
     samples: int = Field(8, ge=1, le=64)
     intent_judge: str = ""
-    judge_base_url: Address = ""
-
-    @property
-    def writer(self) -> str:
-        """The name of the model that is to write candidates; "" if none is."""
-        if self.candidates.startswith(MODEL_PREFIX):
-            return self.candidates.removeprefix(MODEL_PREFIX)
-        return ""
-
-    def names_served(self) -> bool:
-        """Return whether a model is to write candidates."""
-        return bool(self.writer or self.model)
-
-    @model_validator(mode="after")
-    def _models_are_named(self) -> Self:
-        if self.candidates == MODEL_PREFIX:
-            _fail("candidates", "model: names no model; name it, as in model:NAME")
-        if self.judge_base_url and not self.intent_judge:
-            _fail(
-                "judge_base_url",
-                "a server is asked for a judge; name it, as in"
-                " intent_judge=openai/NAME",
-            )
-        return self
+    judge_base_url: str = ""
 
 
 class QuerySettings(StudySettings, QueryOptions, TwinOptions):
@@ -378,17 +294,12 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         return int(number), int(shards)
 
     @model_validator(mode="after")
-    def _parts_are_possible(self) -> Self:
+    def _part_exists(self) -> Self:
         number, shards = self.parts()
         if number > shards:
-            _fail("shard", f"there is no part {number} of {shards}; count from 1")
-        sends_files = self.base_url.startswith(FILE_SCHEME)
-        is_partial = self.limit or self.shard or sends_files
-        if self.stop and (is_partial or self.open_store().recorded):
-            _fail(
-                "stop",
-                "a live store asks until it is sure, without limit, shard and batch"
-                " files",
+            raise SettingsError(
+                f"parameter 'shard': there is no part {number} of {shards}; count from"
+                " 1"
             )
         return self
 
@@ -433,7 +344,7 @@ def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:
     for name, value in namespace.items():
         # Not what IPython and imports put there
         is_code = isinstance(value, ModuleType) or callable(value)
-        if not (name.startswith("_") or name in ("In", "Out") or is_code):
+        if name[0] != "_" and name not in ("In", "Out") and not is_code:
             given[name] = value
     known = namespace.get("__annotations__", model.model_fields)
     given = rename_old_parameters(given, known)

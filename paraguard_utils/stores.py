@@ -11,7 +11,6 @@ Beside each file, `<file>.meta.json` says how it was made. It also holds the SHA
 the file's content, so that a file that was cut or changed later is not read as it is.
 """
 
-import contextlib
 import hashlib
 import io
 import json
@@ -20,7 +19,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ import pandas as pd
 from paraguard_utils import __version__, paths
 from paraguard_utils.errors import Changed, DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
-from paraguard_utils.text import show_name
 
 RECORDED = "recorded"
 LIVE = "live"
@@ -85,10 +83,9 @@ _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
 CONTENT = "content_sha256"
 """Name in a meta file of the SHA-256 of its file (`digest_content`).
 
-A file whose meta file lacks it, as those that earlier versions wrote, is not checked.
+While a file is being replaced it holds two, with a space between. A file whose meta
+file lacks it, as those that earlier versions wrote, is not checked.
 """
-
-_NEXT_CONTENT = "next_content_sha256"  # while a file is being replaced
 
 _MAPPINGS = ("decoding", "inputs", "learned", "parameters")
 """Names in meta files whose values are mappings."""
@@ -115,19 +112,16 @@ class _Files:
         self._first_names = first_names
         self.recorded = store_name == RECORDED
         self.writes = paths.RESULTS / store_name
-        self.reads = paths.DATA if self.recorded else self.writes
 
     def path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is read."""
         file = self._file(kind, names)
-        if not self.recorded:
-            return self.reads / file
-        is_figure = kind == "figures"
         written = self.writes / file
+        is_figure = kind == "figures"
         is_remade = is_figure or KINDS[kind].recorded == "derived"
-        if is_remade and _is_of_this_rebuild(written):
+        if not self.recorded or (is_remade and _is_of_this_rebuild(written)):
             return written
-        return (paths.ROOT if is_figure else self.reads) / file
+        return (paths.ROOT if is_figure else paths.DATA) / file
 
     def output_path(self, kind: str, *names: str) -> Path:
         """Return where a file of this store is written, with its folder made."""
@@ -140,7 +134,7 @@ class _Files:
         for name in names:
             if not _FILE_NAME.fullmatch(name):
                 raise DataError(
-                    f"{show_name(name)!r} is no name of a file in a store: it has a"
+                    f"{name[:100]!r} is no name of a file in a store: it has a"
                     " slash, begins with a dot, or has more than 200 characters"
                 )
         return KINDS[kind].path.format(*names)
@@ -323,10 +317,8 @@ def check_content(path: Path) -> None:
 
 
 def _is_as_written(path: Path) -> bool:
-    meta = read_meta(path)
-    if meta.get(CONTENT) is None:
-        return True
-    return digest_content(path) in (meta[CONTENT], meta.get(_NEXT_CONTENT))
+    known = read_meta(path).get(CONTENT)
+    return known is None or digest_content(path) in str(known).split()
 
 
 def _how_to_restore(path: Path) -> str:
@@ -334,18 +326,10 @@ def _how_to_restore(path: Path) -> str:
     where = paths.display_path(path)
     if path.is_relative_to(paths.DATA):
         return f"restore it (git checkout -- {where})"
-    return f"remove it and run {_find_maker(path)} again with the same store"
-
-
-def _find_maker(path: Path) -> str:
-    """Return the notebook or command that makes a file of a live store."""
-    folders: tuple[str, ...] = ()
-    if path.is_relative_to(paths.RESULTS):
-        folders = path.relative_to(paths.RESULTS).parts[1:2]
     for kind in KINDS.values():
-        if kind.path.partition("/")[0] in folders:
-            return kind.maker
-    return "what made it"
+        if kind.path.partition("/")[0] in path.parts[-3:-1]:
+            return f"remove it and run {kind.maker} again with the same store"
+    return "remove it and run what made it again"
 
 
 def write_file(
@@ -359,34 +343,29 @@ def write_file(
     path = Path(path)
     if kind in SCHEMAS:
         frame = check_schema(frame, kind, paths.display_path(path))
-    digests = []
+    facts: dict[str, Any] = dict(meta)
 
     def write(part: Path) -> None:
         if path.suffix == ".parquet":
             frame.to_parquet(part, index=False, compression="zstd")
         else:
             frame.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
-        digests.append(digest_content(part, path.suffix))
-        _announce_content(path, digests[0])
+        facts[CONTENT] = digest_content(part, path.suffix)
+        _allow_content(path, facts[CONTENT])
 
     write_atomically(path, write)
-    facts = {**meta, CONTENT: digests[0]}
-    facts.pop(_NEXT_CONTENT, None)
     write_meta(path, facts)
 
 
-def _announce_content(path: Path, digest: str) -> None:
+def _allow_content(path: Path, digest: str) -> None:
     """Let a file's meta file allow the content that is about to replace the file's."""
-    known = Meta(path)
-    with contextlib.suppress(DataError):  # a damaged meta file is replaced later
+    try:
         known = read_meta(path)
-    if known.get(CONTENT) is None:
+    except DataError:  # a damaged meta file is replaced later
         return
-    if path.is_file():
-        current = digest_content(path)
-        if current == known.get(_NEXT_CONTENT):
-            known[CONTENT] = current
-    _write_facts(path, {**known, _NEXT_CONTENT: digest})
+    if known.get(CONTENT):
+        known[CONTENT] = f"{known[CONTENT]} {digest}"
+        _write_facts(path, known)
 
 
 def write_meta(path: str | Path, meta: Mapping[str, object]) -> None:
@@ -427,18 +406,17 @@ def read_meta(path: str | Path) -> Meta:
     if not file.exists():
         return Meta(path)
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        facts = json.loads(text, object_hook=partial(Meta, path))
     except (OSError, ValueError, RecursionError) as error:
         reason = str(getattr(error, "strerror", None) or "it is no JSON in UTF-8")
         raise _damaged_meta(path, f"cannot be read ({reason})") from error
-    if not isinstance(facts, dict):
+    if not isinstance(facts, Meta):
         raise _damaged_meta(path, "is no JSON object")
     for name in _MAPPINGS:
         if not isinstance(facts.get(name, {}), dict):
             raise _damaged_meta(path, f"has a {name!r} that is no JSON object")
-        if name in facts:
-            facts[name] = Meta(path, facts[name])
-    return Meta(path, facts)
+    return facts
 
 
 def _damaged_meta(path: Path, problem: str) -> DataError:

@@ -17,7 +17,6 @@ from paraguard_utils.analysis import confusion, guarded, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
-from paraguard_utils.errors import DataError
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
 from paraguard_utils.labels import annotations, labelling, systems
@@ -216,7 +215,8 @@ class QueryStudy(Study[QuerySettings]):
     def query(self) -> dict[str, System]:
         """Query the systems that the parameters name, and label their answers.
 
-        The notebook ends here if prompts are left without an answer.
+        The notebook ends here if prompts are left without an answer. DataError if a
+        system gave no answer that can be read (`paraguard_lab.labels.unread`).
         """
         shard = self.settings.shard
         traces = systems.ask_systems(self.files, self.prompts, self.settings)
@@ -234,31 +234,7 @@ class QueryStudy(Study[QuerySettings]):
         for name, decisions in labels.items():
             system = System.of(name, self.prompts, decisions, self.clusters)
             measured[name] = replace(system, traces=traces[name])
-        self._refuse_unread(measured)
         return measured
-
-    def _refuse_unread(self, measured: Mapping[str, System]) -> None:
-        """Raise `DataError` if no answer of any system can be read as a decision.
-
-        If that is so of some systems only, print it.
-        """
-        unread = {
-            name: int((system.traces["finish_reason"] == "length").sum())
-            for name, system in measured.items()
-            if not system.is_scored.any()
-        }
-        if not unread:
-            return
-        name, cut = next(iter(unread.items()))
-        line = (
-            f"none of the {len(self.prompts):,} answers of {', '.join(unread)} can be"
-            f" read as a decision; of {name}, {cut:,} were cut at"
-            f" {self.settings.max_new_tokens} tokens: a model that thinks first needs"
-            " more (-p max_new_tokens=1024)"
-        )
-        if len(unread) == len(measured):
-            raise DataError(line)
-        print(line, file=sys.stderr)
 
     def query_harmful(self) -> dict[str, dict[str, Labels]]:
         """Return labels of requests that ask for harm, by corpus and system.
@@ -275,13 +251,10 @@ class QueryStudy(Study[QuerySettings]):
         """Show the first cluster that a system decides both ways, and its answers."""
         flips = confusion.describe_flips(system)
         mixed = flips.loc[flips["mixed"], "cluster_id"].head(1)
-        looked_at = self.prompts.assign(
-            label=system.labels["label"], answer=system.labels["response"]
-        )
-        looked_at = looked_at[looked_at["cluster_id"].isin(mixed)]
-        answers = looked_at["answer"].str.slice(0, SHOWN_CHARACTERS)
-        looked_at = looked_at.assign(answer=answers)
-        self.show(looked_at[["strategy", "text", "label", "answer"]])
+        answers = system.labels["response"].str.slice(0, SHOWN_CHARACTERS)
+        shown = self.prompts.assign(label=system.labels["label"], answer=answers)
+        shown = shown[shown["cluster_id"].isin(mixed)]
+        self.show(shown[["strategy", "text", "label", "answer"]])
 
     def show_rates(
         self, rates: Table, harmful: Mapping[str, Mapping[str, Labels]]
@@ -295,11 +268,10 @@ class QueryStudy(Study[QuerySettings]):
         }
         shown = tables.format_estimates(rates, ["frr", "flip_rate"], ["system"])
         for corpus_name, by_system in harmful.items():
-            rows = []
-            for name, labels in by_system.items():
-                rows.append(confusion.rejection_row(name, labels))
-            refused = pd.DataFrame(rows)
-            refused = tables.format_estimates(refused, ["rejected"], ["system"])
+            rows = [confusion.rejection_row(*item) for item in by_system.items()]
+            refused = tables.format_estimates(
+                pd.DataFrame(rows), ["rejected"], ["system"]
+            )
             refused = refused.rename(columns={"rejected": corpus_name})
             shown = shown.merge(refused, how="left")
         shown = shown.rename(columns=headings)

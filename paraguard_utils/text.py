@@ -41,39 +41,6 @@ def replace_control(text: str) -> str:
     return CONTROL_CHARACTERS.sub("\ufffd", text)
 
 
-def escape_unprintable(text: str) -> str:
-    r"""Replace control characters, line ends and marks of direction by what they are.
-
-    Examples
-    --------
-    >>> print(escape_unprintable("a\x1b[31m\nb"))
-    a\x1b[31m\nb
-    """
-    marks = []
-    for mark in text:
-        if not mark.isprintable():
-            mark = mark.encode("unicode_escape").decode()
-        marks.append(mark)
-    return "".join(marks)
-
-
-def show_name(name: str, most: int = 100) -> str:
-    r"""Return a name as it may stand in a line on a terminal or in a log of CI.
-
-    What is not printable (control characters, line ends, marks of direction) becomes a
-    visible escape, and so does what begins a command of a workflow (`::` at the start,
-    `##[` anywhere). Of a longer name the first `most` characters are shown.
-
-    Examples
-    --------
-    >>> show_name("evil\n::error::x\u202e")
-    'evil\\n::error::x\\u202e'
-    """
-    shown = name if len(name) <= most else f"{name[:most].rstrip()} ..."
-    shown = escape_unprintable(shown).replace("##[", r"\x23#[")
-    return rf"\x3a{shown.lstrip()[1:]}" if shown.lstrip()[:2] == "::" else shown
-
-
 def has_hidden(text: str) -> bool:
     """Return whether a text has a character that no reader sees.
 

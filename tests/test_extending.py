@@ -65,11 +65,11 @@ Corpus gates,"""
 }
 
 LABELLER = {
-    "paraguard_utils/labels/labelling.py": {
-        '    if labeller == "full":\n': (
+    "paraguard_lab/labels/readings.py": {
+        '    if labeller == "aside":\n': (
             """    if labeller == "lenient":
         return labels.assign(label="accept")
-    if labeller == "full":
+    if labeller == "aside":
 """
         ),
     },

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -41,6 +42,21 @@ PUBLIC_CORPUS_TABLES = ("seeds", "yield", "gates", "fidelity", "risk", "risk_auc
 """Tables that describe the corpus: counts without texts."""
 
 _HISTOGRAMS = ("gates", "risk")
+
+
+def memoize_embedding(embed: encoder.Embed) -> encoder.Embed:
+    """Return a function from texts to vectors that calls `embed` once for each text."""
+    known: dict[str, np.ndarray] = {}
+
+    def embed_once(texts: Sequence[str]) -> np.ndarray:
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
+            known.update(zip(new, embed(new), strict=True))
+        if not len(texts):
+            return embed([])
+        return np.stack([known[text] for text in texts])
+
+    return embed_once
 
 
 @dataclass(frozen=True)
@@ -145,7 +161,7 @@ def _judge_part(seeds: Seeds, order: Order, taken: set[str]) -> pd.DataFrame:
     """Write and judge the candidates of some seeds; return these and the seeds."""
     judging = gates.Judging(
         order.limits,
-        encoder.memoize_embedding(encoder.encode_texts),
+        memoize_embedding(encoder.encode_texts),
         order.scorer.score,
         taken,
         fluency.prefer_fluent,

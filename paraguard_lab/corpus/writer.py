@@ -20,6 +20,7 @@ import yaml
 from paraguard_lab.core import control_strings
 from paraguard_lab.core.sampling import Sampling
 from paraguard_lab.corpus import fidelity, fluency, paraphrase
+from paraguard_lab.parameters import MODEL_PREFIX
 from paraguard_lab.report import costs
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.core.strategies import STRATEGIES
@@ -29,7 +30,6 @@ from paraguard_utils.models import backends, loading, local, trace_store
 from paraguard_utils.models.prompting import Decoding
 from paraguard_utils.schemas import Candidates, Seeds
 from paraguard_utils.settings import (
-    MODEL_PREFIX,
     SERVED_PREFIX,
     CorpusSettings,
     Gates,
@@ -198,7 +198,7 @@ def find_authors(settings: CorpusSettings) -> Authors:
     writer = None
     judge = None
     if settings.candidates.startswith(MODEL_PREFIX):
-        names = {"model": settings.writer}
+        names = {"model": settings.candidates.removeprefix(MODEL_PREFIX)}
         (writer,) = backends.resolve_backends(settings.model_copy(update=names))
     if settings.intent_judge:
         names = {"model": settings.intent_judge, "base_url": settings.judge_base_url}

@@ -9,12 +9,13 @@ from typing import Any
 
 from paraguard_lab.corpus.xstest import read_xstest_prompts
 from paraguard_lab.labels.withheld import hash_keys, keep_labels
+from paraguard_lab.parameters import FILE_SCHEME
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.labels import labelling, systems
 from paraguard_utils.models import prompting, trace_store
 from paraguard_utils.schemas import Corpus, Labels
-from paraguard_utils.settings import FILE_SCHEME, TWINS, XSTEST, QuerySettings
+from paraguard_utils.settings import TWINS, XSTEST, QuerySettings
 from paraguard_utils.stores import RECORDED, CorpusFiles, Store
 
 

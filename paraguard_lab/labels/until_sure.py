@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.core.until_sure import judge_until_sure
+from paraguard_lab.labels.first_answers import FirstAnswers
 from paraguard_utils.core import decisions
 from paraguard_utils.core.estimates import SEED
-from paraguard_utils.labels import labelling, unread
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, prompting, trace_store
 from paraguard_utils.models.backends import Backend
 from paraguard_utils.models.trace_store import Query
@@ -40,7 +41,7 @@ def ask_until_sure(
                 prompting.Decoding(settings.max_new_tokens),
                 settings.batch,
                 trial=True,
-                watch=unread.FirstAnswers(system, model),
+                watch=FirstAnswers(system, model),
             )
             decide = partial(_decide_clusters, model=model, query=query)
             verdict = judge_until_sure(order, decide, settings.stop)

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from paraguard_lab.analysis.nearest import pair_with_nearest_accepted
+from paraguard_lab.labels import substance
 from paraguard_utils import stores, unsafe
 from paraguard_utils.analysis.system import System
-from paraguard_utils.labels import substance
 from paraguard_utils.schemas import Corpus, Labels
 
 # JSON allows these inside a string, but many readers end a line there.

@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from paraguard_lab.guards.entries import GuardEntry
-from paraguard_utils.text import show_name
+from paraguard_tools.logs.names import show_name
 
 UNSCORED_FIELDS = {  # they change no score
     *GuardEntry.model_fields,

@@ -26,6 +26,7 @@ from inspect_ai.scorer import (
 from inspect_ai.solver import TaskState, generate, system_message
 from inspect_ai.util import EarlyStop, EarlyStopping
 
+from paraguard_lab.labels.first_answers import FIRST_ANSWERS
 from paraguard_tools.harness.requests import (
     CORPUS_FILE,
     MAX_TOKENS,
@@ -37,7 +38,6 @@ from paraguard_tools.harness.requests import (
 from paraguard_utils import registry
 from paraguard_utils.core.decisions import as_refused
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.labels.unread import FIRST_ANSWERS
 
 _ROOM = "a model that reasons first needs more tokens, as -T max_tokens={}"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.labels.unread import ROOMY_LIMIT, count_unread
 from paraguard_tools.logs.audit import audit
 from paraguard_tools.logs.decisions import Decisions, label_refusals
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, WeightsError
-from paraguard_utils.labels.unread import ROOMY_LIMIT, count_unread
 from paraguard_utils.unsafe import TWIN_SUFFIX, benign_cluster_of
 
 # The benign corpus, which is installed with the package

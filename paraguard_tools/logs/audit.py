@@ -31,6 +31,7 @@ from paraguard_lab.core.ratios import (
 )
 from paraguard_tools.logs.decisions import Decisions
 from paraguard_tools.logs.names import show_system_name
+from paraguard_tools.logs.pairs import draw_cluster_pairs
 from paraguard_utils.core import disagreement, estimates
 from paraguard_utils.core import wording as wordings
 from paraguard_utils.core.decisions import as_refused
@@ -697,7 +698,7 @@ def _estimate_by_words(
     wording: np.ndarray,
 ) -> None:
     """Estimate DR of pairs of wordings that share few words, and most."""
-    first, second = wordings.list_cluster_pairs(phrasings.cluster)
+    first, second = draw_cluster_pairs(phrasings.cluster)
     is_other = wording[first] != wording[second]  # a repeat is no other wording
     first, second = first[is_other], second[is_other]
     overlap = wordings.word_overlaps(texts, first, second)

@@ -117,7 +117,7 @@ def embed_log(decisions: Decisions) -> np.ndarray:
     try:
         from paraguard_utils.models import encoder
 
-        return encoder.memoize_embedding(encoder.encode_texts)(texts)
+        return encoder.encode_texts(texts)
     except ModuleNotFoundError as missing:
         hints = decisions.cluster_hints
         offered = f" Here these may do: {'; '.join(hints)}." if hints else ""

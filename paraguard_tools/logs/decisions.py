@@ -11,10 +11,12 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from paraguard_lab.labels.unread import CUT_REASONS
 from paraguard_tools.answers.canned import find_canned_lines
 from paraguard_tools.logs import records, repeats
 from paraguard_tools.logs.formats.chats import NO_RESULT
 from paraguard_tools.logs.formats.sources import map_text
+from paraguard_tools.logs.names import show_name
 from paraguard_tools.logs.reading import Reading
 from paraguard_tools.logs.records import (
     SURROGATE,
@@ -28,8 +30,6 @@ from paraguard_tools.logs.repeats import SameText
 from paraguard_tools.servers import stops
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.labels.unread import CUT_REASONS
-from paraguard_utils.text import show_name
 
 ONLY_SYSTEM = "all rows"  # the system of a file that names none
 UNKNOWN_SYSTEM = "unknown"  # that of a row that names none, where others do

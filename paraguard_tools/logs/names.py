@@ -7,8 +7,6 @@ command to it, and in Markdown become links.
 
 import re
 
-from paraguard_utils.text import escape_unprintable
-
 MAX_NAME_CHARS = 40  # of a system's name that readers are shown
 
 _COMMANDS = {"::": r":\x3a", "##[": r"##\x5b"}
@@ -19,6 +17,39 @@ _PLAIN = re.compile(r"\w(?:[\w .,+/@()\[\]=-]|:(?! |\Z))*")
 
 _MARKDOWN = frozenset("\\`*_{}[]<>#|&~!")
 _LINK = re.compile(r"(?i)(https?:|ftp:|mailto:|www(?=\.)|@)")
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Replace control characters, line ends and marks of direction by what they are.
+
+    Examples
+    --------
+    >>> print(escape_unprintable("a\x1b[31m\nb"))
+    a\x1b[31m\nb
+    """
+    marks = []
+    for mark in text:
+        if not mark.isprintable():
+            mark = mark.encode("unicode_escape").decode()
+        marks.append(mark)
+    return "".join(marks)
+
+
+def show_name(name: str, most: int = 100) -> str:
+    r"""Return a name as it may stand in a line on a terminal or in a log of CI.
+
+    What is not printable (control characters, line ends, marks of direction) becomes a
+    visible escape, and so does what begins a command of a workflow (`::` at the start,
+    `##[` anywhere). Of a longer name the first `most` characters are shown.
+
+    Examples
+    --------
+    >>> show_name("evil\n::error::x\u202e")
+    'evil\\n::error::x\\u202e'
+    """
+    shown = name if len(name) <= most else f"{name[:most].rstrip()} ..."
+    shown = escape_unprintable(shown).replace("##[", r"\x23#[")
+    return rf"\x3a{shown.lstrip()[1:]}" if shown.lstrip()[:2] == "::" else shown
 
 
 def escape_line(text: str) -> str:

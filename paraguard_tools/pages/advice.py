@@ -14,7 +14,8 @@ from paraguard_lab.remedies import tuning_data
 from paraguard_lab.report import review
 from paraguard_lab.served import is_served_system
 from paraguard_lab.sheets import escape_formulas
-from paraguard_utils import paths, registry, stores, text, unsafe
+from paraguard_tools.logs import names
+from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.analysis import confusion, pipeline
 from paraguard_utils.analysis.system import System
 from paraguard_utils.errors import Missing
@@ -244,14 +245,14 @@ def _describe_brittle(system: System, brittle: Table, file: Path) -> list[str]:
     ]
     for row in brittle.head(MAX_PRINTED).itertuples():
         lines.append(
-            f"   {text.show_name(row.cluster_id)}, {row.n_rejected} refused and"
+            f"   {names.show_name(row.cluster_id)}, {row.n_rejected} refused and"
             f" {row.n_accepted} answered:"
         )
         inside = (cluster_ids == row.cluster_id).to_numpy()
         phrasings = system.prompts.loc[inside, "text"]
         labels = system.labels.loc[inside, "label"]
         for phrasing, label in zip(phrasings, labels, strict=True):
-            line = text.show_name(" ".join(phrasing.split()), _MAX_PHRASING)
+            line = names.show_name(" ".join(phrasing.split()), _MAX_PHRASING)
             lines.append(f"     {label:<8}  {line}")
     return lines
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from paraguard_lab.parameters import FILE_SCHEME
 from paraguard_tools.servers import stops
 from paraguard_tools.servers.completions import (
     EMPTY_TRACE,
@@ -28,7 +29,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.prompting import Decoding, PromptContext, Workload
 from paraguard_utils.schemas import Traces
-from paraguard_utils.settings import FILE_SCHEME, SERVED_PREFIX, QueryOptions
+from paraguard_utils.settings import SERVED_PREFIX, QueryOptions
 from paraguard_utils.stores import write_text
 
 # Of files of requests; every other `.jsonl` file of the folder holds results

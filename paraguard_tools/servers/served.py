@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import pandas as pd
 from tqdm import tqdm
 
+from paraguard_lab.labels.unread import ROOMY_LIMIT
 from paraguard_lab.report.costs import describe_cost
 from paraguard_lab.served import SERVED_DTYPE, SERVED_SUFFIX
 from paraguard_tools.servers import stops
@@ -41,7 +42,6 @@ from paraguard_tools.servers.completions import (
     returns_all,
 )
 from paraguard_utils.errors import ModelError
-from paraguard_utils.labels.unread import ROOMY_LIMIT
 from paraguard_utils.models.backends import BackendSource
 from paraguard_utils.models.loading import slugify_model
 from paraguard_utils.models.prompting import (

@@ -132,9 +132,9 @@ def _describe_cohort(
         estimates[f"cr{to_percent(tau)}"] = cr
         estimates[f"gap{to_percent(tau)}"] = share_difference(cr, cr_of_rest)
     note = ""
-    if not len(rest):
+    if rest.empty:
         note = "no rejection outside: the gap is undefined"
-    if not len(cell):
+    if cell.empty:
         note = "no rejection in this cohort"
     return {
         "risk_from": cell["risk"].min(),

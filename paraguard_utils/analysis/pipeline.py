@@ -13,7 +13,7 @@ from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.labels import labelling, unread
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.models.trace_store import hash_answers, read_traces
@@ -75,7 +75,7 @@ def open_system(
     prompts = files.prompts
     traces, model = read_scoring_traces(files, name, prompts)
     labels = labelling.read_matching_labels(files, name, traces, settings.labeller)
-    unread.report_unread(name, labels, traces)
+    seams.load_extension("queries", "unread")(name, labels, traces)
     if model not in drifts:
         drifts[model] = DriftCache(files.store.read_earlier("tokens", model))
     return System(

@@ -283,22 +283,16 @@ def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
     return np.where(n >= 2, np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 
-def _correlation(
-    n: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    xx: np.ndarray,
-    yy: np.ndarray,
-    xy: np.ndarray,
-) -> np.ndarray:
-    """Return Pearson's r from sums of standardized values.
+def _correlation(n: np.ndarray, *sums: np.ndarray) -> np.ndarray:
+    """Return Pearson's r from sums of standardized x and y, their squares and product.
 
     NaN if a resample leaves no spread but rounding.
     """
-    variance_x = xx / n - (x / n) ** 2
-    variance_y = yy / n - (y / n) ** 2
+    x, y, xx, yy, xy = (total / n for total in sums)
+    variance_x = xx - x**2
+    variance_y = yy - y**2
     known = (variance_x > _MIN_VARIANCE) & (variance_y > _MIN_VARIANCE)
-    r = (xy / n - x * y / n**2) / np.sqrt(variance_x * variance_y)
+    r = (xy - x * y) / np.sqrt(variance_x * variance_y)
     return np.where(known, r, np.nan)
 
 

@@ -12,11 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from paraguard_utils.core import disagreement
-from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
 from paraguard_utils.core.words import jaccard, split_words
-
-MAX_CLUSTER_PAIRS = 1_000
-"""At most so many pairs of one cluster are compared: all of a cluster of 45."""
 
 PairRows: TypeAlias = tuple[np.ndarray, np.ndarray]
 """First and second rows of pairs, each of shape (pairs,)."""
@@ -41,12 +38,8 @@ class Phrasings(NamedTuple):
     style: np.ndarray
 
 
-def list_cluster_pairs(cluster: ArrayLike, most: int = MAX_CLUSTER_PAIRS) -> PairRows:
+def list_cluster_pairs(cluster: ArrayLike) -> PairRows:
     """Return the rows of all pairs of prompts of one cluster, cluster by cluster.
-
-    Of a cluster that has more pairs than `most`, so many are drawn, the same in every
-    call: pairs grow with the square of a cluster, and one of 10,000 prompts has fifty
-    million.
 
     Examples
     --------
@@ -54,28 +47,11 @@ def list_cluster_pairs(cluster: ArrayLike, most: int = MAX_CLUSTER_PAIRS) -> Pai
     >>> first.tolist(), second.tolist()
     ([0, 0, 2], [2, 3, 3])
     """
-    rows = pd.Series(np.arange(len(np.asarray(cluster))))
-    rng = np.random.default_rng(SEED)
-    parts = [(rows.to_numpy()[:0],) * 2]
-    for _, own in rows.groupby(np.asarray(cluster)):
-        first, second = _choose_pairs(len(own), most, rng)
-        members = own.to_numpy()
-        parts.append((members[first], members[second]))
-    firsts, seconds = zip(*parts, strict=True)
-    return np.concatenate(firsts), np.concatenate(seconds)
-
-
-def _choose_pairs(n: int, most: int, rng: np.random.Generator) -> PairRows:
-    """Return pairs of n places in order: all of them, or `most` drawn at random."""
-    ends = np.cumsum(np.arange(n - 1, 0, -1))  # of the pairs that begin with a place
-    n_pairs = n * (n - 1) // 2
-    if n_pairs > most:
-        numbers = np.sort(rng.choice(n_pairs, most, replace=False))
-    else:
-        numbers = np.arange(n_pairs)
-    first = np.searchsorted(ends, numbers, side="right")
-    last = n - 1 - (ends[first] - numbers - 1)
-    return first, last
+    rows = pd.DataFrame({"cluster": np.asarray(cluster)}).reset_index(names="row")
+    rows = rows.sort_values("cluster", kind="stable")
+    pairs = rows.merge(rows, on="cluster", suffixes=("", "_of_second"))
+    pairs = pairs[pairs["row"] < pairs["row_of_second"]]
+    return pairs["row"].to_numpy(), pairs["row_of_second"].to_numpy()
 
 
 def word_overlaps(

@@ -218,9 +218,9 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, list[str]]
     scores = np.full(len(texts), np.nan)
     failures: list[str] = []
     succeeded = False
+    rows = range(len(texts))
     size = TEXTS_PER_STEP if guard.asks else max(len(texts), 1)
-    starts = range(0, len(texts), size)
-    pending = [range(start, min(start + size, len(texts))) for start in starts]
+    pending = [rows[start : start + size] for start in rows[::size]]
     disable = len(pending) < 2
     bar = tqdm(total=len(texts), desc=guard.name, unit="prompt", disable=disable)
     while pending:
@@ -233,8 +233,8 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, list[str]]
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            if len(chosen) > 1:  # find the text on which it fails
-                middle = len(chosen) // 2
+            middle = len(chosen) // 2
+            if middle:  # find the text on which it fails
                 pending = [chosen[:middle], chosen[middle:], *pending]
                 continue
             line = str(error).strip().partition("\n")[0]
@@ -253,12 +253,11 @@ def label_by_threshold(scores: pd.DataFrame, threshold: float) -> Labels:
 
     A prompt is rejected from the threshold on, and `unparsed` if its score is NaN.
     """
-    decision = np.where(scores["score"] >= threshold, "reject", "accept")
+    score = scores["score"]
+    conditions = [score.isna(), score >= threshold]
     return scores[["prompt_id"]].assign(
         labeller=f"threshold-{threshold:g}",
-        label=pd.Series(decision, scores.index).mask(
-            scores["score"].isna(), "unparsed"
-        ),
+        label=np.select(conditions, ["unparsed", "reject"], "accept"),
         kind=None,
         rule=None,
         p_refusal=np.nan,

@@ -44,13 +44,12 @@ def make_classifier_inputs(
     is unknown. Equal openings and equal requests are embedded once.
     """
     openings = refusals.normalize_openings(responses)
-    embed = encoder.memoize_embedding(encoder.encode_texts)
     begun = [_first_words(text, OPENING_WORDS) for text in openings]
-    answers = np.asarray(embed(begun), np.float64)
+    answers = np.asarray(encoder.encode_texts(begun), np.float64)
     asked = np.zeros_like(answers)
     if requests is not None:
         texts = [_first_words(str(text), REQUEST_WORDS) for text in requests]
-        asked = np.asarray(embed(texts), np.float64)
+        asked = np.asarray(encoder.encode_texts(texts), np.float64)
     return openings, np.hstack([answers, answers * asked * PRODUCT_SCALE, asked])
 
 

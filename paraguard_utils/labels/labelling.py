@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paraguard_utils import paths, stores, unsafe
+from paraguard_utils import paths, seams, stores, unsafe
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import classifier, refusals
 from paraguard_utils.models.trace_store import hash_answers
@@ -89,9 +89,6 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
 
     DataError if the answers were not kept.
     """
-    # It needs a language identifier, which labelling a file does without.
-    from paraguard_utils.labels import substance
-
     is_withheld = traces["response"].isna() & traces["finish_reason"].ne("error")
     if unsafe.asks_for_harm(corpus) and is_withheld.any():
         raise DataError(
@@ -101,10 +98,11 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
     requests = texts.loc[traces["prompt_id"]]
     responses = traces["response"]
     labels = label_responses(responses, traces["finish_reason"], requests)
+    judge_substance = seams.load_extension("queries", "substance")
     columns = {
         "prompt_id": traces["prompt_id"].to_numpy(),
         "labeller": LABELLER,
-        "answer": substance.degenerate_answers(responses, requests),
+        "answer": judge_substance(responses, requests),
         "response": responses.map(replace_control, na_action="ignore").to_numpy(),
     }
     return labels.replace({"": None}).assign(**columns)
@@ -144,28 +142,20 @@ def read_decisions(
 def convert_labels(labels: Labels, labeller: str) -> Labels:
     """Relabel a labels file, or a judge's, as one of `settings.Labeller` would.
 
-    What a provider stopped becomes a rejection of the kind `STOPPED_KIND`; "aside"
-    leaves it without a decision. Labels that were converted to "combined" may be
-    converted again.
+    What a provider stopped becomes a rejection of the kind `STOPPED_KIND`. An extension
+    of the list `queries` knows the labellers other than "combined". Labels that were
+    converted to "combined" may be converted again.
     """
-    label = labels["label"]
-    kind = labels["kind"]
-    is_stopped = (label == "blocked") | (kind == STOPPED_KIND)
-    if labeller == "combined" and not is_stopped.any():
+    is_stopped = labels["label"] == "blocked"
+    if is_stopped.any():
+        labels = labels.assign(
+            label=labels["label"].mask(is_stopped, "reject"),
+            kind=labels["kind"].mask(is_stopped, STOPPED_KIND),
+        )
+    if labeller == "combined":
         return labels
-    is_rejected = (label == "reject") & ~is_stopped
-    is_read = is_rejected | (label == "accept")
-    label = label.mask(is_stopped, "unparsed" if labeller == "aside" else "reject")
-    if labeller == "full":
-        label = label.mask(is_rejected & (kind == "partial"), "accept")
-    elif labeller == "policy":
-        label = label.mask(is_rejected & (kind != "policy"), "unparsed")
-    elif labeller == "fluent":
-        label = label.mask(is_read & (labels["answer"] == "degenerate"), "unparsed")
-    elif labeller == "cues":
-        has_cue = labels["rule"].isin([cue.rule for cue in refusals.read_cues()])
-        label = label.mask(is_read, has_cue.map({True: "reject", False: "accept"}))
-    return labels.assign(label=label, kind=kind.mask(is_stopped, STOPPED_KIND))
+    reread_labels = seams.load_extension("queries", "reread")
+    return reread_labels(labels, labeller)
 
 
 def read_matching_labels(

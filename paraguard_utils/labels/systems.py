@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from paraguard_utils import registry, seams, unsafe
 from paraguard_utils.errors import DataError, Missing, SettingsError
-from paraguard_utils.labels import labelling, unread
+from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, local, prompting, trace_store
 from paraguard_utils.models.trace_store import PartsMaker, Query, TraceParts
 from paraguard_utils.schemas import Corpus, Labels, Traces
@@ -76,6 +76,7 @@ def query_all(
         flush=True,
     )
     kept: dict[str, Traces] = {}
+    watch_answers = seams.load_extension("queries", "first_answers")
     for source in sources:
         model = source.open(settings)
         of_model = {}
@@ -90,7 +91,7 @@ def query_all(
                 keep,
                 settings.parts(),
                 trial=settings.limit > 0 and files.name == settings.corpus,
-                watch=unread.FirstAnswers(system, model),
+                watch=watch_answers(system, model),
             )
             of_model[system] = trace_store.query_model(model, query)
         has_tokens = all("token_ids" in frame for frame in of_model.values())
@@ -108,28 +109,26 @@ def label_systems(
 ) -> dict[str, Labels]:
     """Return each system's labels in trace order.
 
-    They are the store's if they fit its traces, else made ones. In a live store a
-    printed line says how many answers hold nothing to read. Recorded labels of other
-    answers, or of another version of the labeller, are a DataError, and so is a system
-    without an answer that can be scored.
+    They are the store's if they fit its traces, else made ones. An extension says how
+    many answers hold nothing to read, which a live store prints. Recorded labels of
+    other answers, or of another version of the labeller, are a DataError, and so is a
+    system without an answer that can be scored.
     """
+    report_unread = seams.load_extension("queries", "unread")
     labels = {}
     for system, frame in traces.items():
-        known = None
-        if files.has("labels", system):
-            try:
-                known = labelling.read_matching_labels(files, system, frame)
-            except DataError:
-                if files.recorded:
-                    raise
-        if known is None:
+        try:
+            known = labelling.read_matching_labels(files, system, frame)
+        except DataError:
+            if files.recorded and files.has("labels", system):
+                raise
             made = labelling.label_answers(frame, prompts)
             if not settings.limit:
                 answers = trace_store.hash_answers(frame)
                 meta = settings.meta(traces=answers, labeller=labelling.LABELLER)
                 files.write("labels", system, frame=made, meta=meta)
             known = labelling.convert_labels(made, "combined")
-        line = unread.report_unread(system, known, frame)
+        line = report_unread(system, known, frame)
         if line and not files.recorded:
             print(line, file=sys.stderr)
         labels[system] = known

@@ -50,7 +50,7 @@ def load_encoder() -> "SentenceTransformer":
 
 
 def encode_texts(texts: Sequence[str]) -> np.ndarray:
-    """Embed texts with the packaged encoder.
+    """Embed texts with the packaged encoder, equal ones once.
 
     Returns float16 unit vectors, shape (len(texts), 384): rounded as they are stored,
     so that numbers computed now and from the store are equal. A missing or altered
@@ -58,28 +58,14 @@ def encode_texts(texts: Sequence[str]) -> np.ndarray:
     """
     if not len(texts):
         return np.empty((0, ENCODER_DIMENSIONS), np.float16)
+    codes, distinct = pd.factorize(np.array(texts, object))
     vectors = load_encoder().encode(
-        list(texts),
+        distinct.tolist(),
         batch_size=BATCH,
         normalize_embeddings=True,
-        show_progress_bar=len(texts) > LONG_RUN,
+        show_progress_bar=len(distinct) > LONG_RUN,
     )
-    return vectors.astype(np.float16)
-
-
-def memoize_embedding(embed: Embed) -> Embed:
-    """Return a function from texts to vectors that calls `embed` once for each text."""
-    known: dict[str, np.ndarray] = {}
-
-    def embed_once(texts: Sequence[str]) -> np.ndarray:
-        new = list(dict.fromkeys(text for text in texts if text not in known))
-        if new:
-            known.update(zip(new, embed(new), strict=True))
-        if not len(texts):
-            return embed([])
-        return np.stack([known[text] for text in texts])
-
-    return embed_once
+    return vectors.astype(np.float16)[codes]
 
 
 def stored_vectors(

@@ -171,22 +171,18 @@ class Engine:
         width = max(len(request.token_ids) for request in requests)
         ids = []
         mask = []
-        keep = []
-        for request in requests:
+        shape = (len(requests), width - shared)
+        needed = torch.zeros(shape, dtype=torch.bool, device=self.device)
+        needed[:, -1] = True
+        for row, request in enumerate(requests):
             size = len(request.token_ids)
             padding = [0] * (width - size)
             ids.append(padding + list(request.token_ids[shared:]))
             mask.append([1] * shared + padding + [1] * (size - shared))
-            needed = [0] * (width - shared)
             start = width - size - shared - 1
-            for place in range(start + request.user_start, start + request.user_end):
-                needed[place] = 1
-            needed[-1] = 1
-            keep.append(needed)
+            needed[row, start + request.user_start : start + request.user_end] = True
         attention = self._tensor(mask)
-        logits = self._forward(
-            self._tensor(ids), attention, cache, self._tensor(keep).bool()
-        )
+        logits = self._forward(self._tensor(ids), attention, cache, needed)
         counts = [request.user_end - request.user_start + 1 for request in requests]
         return logits.split(counts), attention
 

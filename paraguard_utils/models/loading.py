@@ -2,27 +2,25 @@
 
 A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights
 are safetensors or GGUF, never pickles, and no code that comes with a model is run. GGUF
-weights are dequantized once into a safetensors cache.
+weights are dequantized once into a safetensors cache. Extensions of the list `loaders`
+refuse what is no whole model that continues a text: its files before they are read, its
+configuration, and the loaded network.
 """
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paraguard_utils import paths
+from paraguard_utils import paths, seams
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import weights
-from paraguard_utils.settings import SERVED_PREFIX
-from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
     from transformers import (
@@ -48,12 +46,7 @@ IDENTITY_FILES = (
     "vocab.txt",
 )
 
-TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
-"""Of which every tokenizer has one at least."""
-
 _HUB_ID = re.compile(r"(?![.~])[\w.-]+/[\w.-]+")
-_GGUF_SHARD = re.compile(r"-\d{5}-of-(\d{5})$")
-_NAMED_TENSORS = 3  # in an error about many
 
 
 @dataclass(frozen=True)
@@ -105,9 +98,9 @@ def resolve_model(name: str) -> ModelSource:
         path = weights.locate_weights(packaged)
         return ModelSource(packaged_model_name(name), packaged.sha256, path, name)
     path = Path(name).expanduser()
+    if path.exists():
+        seams.load_extension("loaders", "model_files")(path)
     if path.suffix == ".gguf" and path.is_file():
-        shard = _GGUF_SHARD.search(path.stem)
-        _refuse_gguf_shard(path, int(shard[1]) if shard else 1)
         digest = weights.hash_file(path)
         slug = slugify_model(path.stem)
         return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
@@ -116,40 +109,13 @@ def resolve_model(name: str) -> ModelSource:
         slug = slugify_model(folder_model_id(path).replace("/", "_"))
         return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
     if _HUB_ID.fullmatch(name):
-        folder = _fetch_from_hub(name)
+        folder = seams.load_extension("loaders", "hub")(name)
         slug = slugify_model(name.replace("/", "_"))
         return ModelSource(slug, folder.name, folder, name)
     raise ModelError(
         f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor"
         " an existing folder or .gguf file, nor a hub id such as owner/model"
     )
-
-
-def _fetch_from_hub(name: str) -> Path:
-    """Return the folder of a hub model, which is named by its commit."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        remedy = "pass a local folder"
-        if name.startswith(SERVED_PREFIX):
-            remedy = (
-                "if a server has this model, say where, for example"
-                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
-            )
-        raise ModelError(
-            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
-        ) from error
-
-
-def _refuse_gguf_shard(path: Path, shards: int) -> None:
-    """Raise `ModelError` if a GGUF file holds a part of the weights only."""
-    if shards > 1:
-        raise ModelError(
-            f"{path} is one of {shards} parts of a model; put them together first, for"
-            f" example with llama.cpp: llama-gguf-split --merge {path.name} whole.gguf"
-        )
 
 
 def folder_model_id(folder: Path) -> str:
@@ -186,12 +152,7 @@ def load_reader(
     from transformers import AutoTokenizer
 
     folder = convert_gguf(source)
-    _check_architecture(source, folder)
-    if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-        raise ModelError(
-            f"model {source.name} has no tokenizer; copy tokenizer.json and"
-            " tokenizer_config.json of the model that it was made from into its folder"
-        )
+    seams.load_extension("loaders", "model_configuration")(source, folder)
     tokenizer = load_part(AutoTokenizer, folder, f"model {source.name}: its tokenizer")
     if not tokenizer.chat_template:
         if without_template != "plain":
@@ -205,32 +166,6 @@ def load_reader(
     return ModelReader(
         source.name, source.weights_id, folder, source.argument, dtype, tokenizer
     )
-
-
-def _check_architecture(source: ModelSource, folder: Path) -> None:
-    """Raise `ModelError` unless a model predicts the next token from earlier ones."""
-    from transformers import (
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        MODEL_FOR_MASKED_LM_MAPPING,
-        AutoConfig,
-    )
-
-    what = f"model {source.name}"
-    config = load_part(AutoConfig, folder, f"{what}: its configuration")
-    kind = type(config)
-    only = "only models that continue a text can be queried"
-    if config.is_encoder_decoder:
-        raise ModelError(
-            f"{what} ({config.model_type}) is a sequence-to-sequence model; {only}"
-        )
-    can_decode = getattr(config, "is_decoder", False)
-    if kind in MODEL_FOR_MASKED_LM_MAPPING and not can_decode:
-        raise ModelError(f"{what} ({config.model_type}) is an encoder; {only}")
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(
-            f"{what} is of the type {config.model_type}, which this version of"
-            f" transformers does not load as a model of text alone; {only}"
-        )
 
 
 def load_part(auto: Any, folder: Path, what: str, **options: Any) -> Any:
@@ -280,41 +215,10 @@ def load_model(
         config=config,
         output_loading_info=True,
     )
-    _refuse_missing_tensors(f"model {source.name}", loaded["missing_keys"])
     network.eval().to(device)
-    _check_causality(source.name, network)
+    check_network = seams.load_extension("loaders", "model_network")
+    check_network(f"model {source.name}", network, loaded["missing_keys"])
     return LoadedModel(**vars(reader), network=network)
-
-
-def _refuse_missing_tensors(what: str, names: Collection[str]) -> None:
-    """Raise `ModelError` if weights lack tensors, which would be drawn at random."""
-    if names:
-        named = ", ".join(sorted(names)[:_NAMED_TENSORS])
-        raise ModelError(
-            f"{what} lacks {len(names)} of the tensors of its architecture, such as"
-            f" {named}; it is a part of a model, or one with another head: get all"
-            " its files"
-        )
-
-
-def _check_causality(name: str, network: "PreTrainedModel") -> None:
-    """Raise `ModelError` if a later token changes what was predicted before it."""
-    import torch
-
-    # Two texts of three tokens, different in the last one
-    ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
-    try:
-        with torch.inference_mode():
-            logits = network(input_ids=ids, use_cache=False).logits
-    except (TypeError, ValueError):  # its configuration asks for more; querying says it
-        return
-    first, second = logits[:, :2].float()
-    tolerance = torch.finfo(network.dtype).eps ** 0.5 * float(first.std())
-    if float((first - second).abs().max()) > tolerance:
-        raise ModelError(
-            f"model {name} reads a text in both directions, as encoders do; only models"
-            " that continue a text can be queried"
-        )
 
 
 def slugify_model(name: str) -> str:
@@ -333,42 +237,13 @@ def first_error_line(error: Exception) -> str:
     return " ".join(message.split()) if first.endswith(":") else first
 
 
-def _count_gguf_shards(path: Path) -> int:
-    """Return of how many files a GGUF file says that it is one."""
-    from gguf import GGUFReader
-
-    count = GGUFReader(path).get_field("split.count")
-    return int(count.contents()) if count else 1
-
-
 _DIGEST_FILE = "content.sha256"  # of converted weights, beside them
 
 
 def _folder_digest(folder: Path) -> str:
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").is_file():
-        raise ModelError(
-            f"model folder {folder} is an adapter of {_read_base(adapter)}; merge it"
-            " first, by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
-            ".merge_and_unload().save_pretrained(MERGED), and give the merged folder"
-        )
     files = {file for pattern in IDENTITY_FILES for file in folder.glob(pattern)}
-    if not any(file.suffix == ".safetensors" for file in files):
-        raise ModelError(
-            f"model folder {folder} holds no .safetensors weights; other formats are"
-            " not loaded"
-        )
     lines = [f"{file.name} {weights.hash_file(file)}" for file in sorted(files)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _read_base(adapter: Path) -> str:
-    """Return the name of the model that an adapter's configuration is of."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        base = json.loads(adapter.read_text("utf-8")).get("base_model_name_or_path")
-        if base:
-            return replace_control(str(base))
-    return "another model"
 
 
 def convert_gguf(source: ModelSource) -> Path:
@@ -382,7 +257,7 @@ def convert_gguf(source: ModelSource) -> Path:
         return source.path
     folder = paths.CACHE / "models" / source.weights_id[:16]
     if folder.is_dir():
-        with contextlib.suppress(OSError, ModelError):
+        with contextlib.suppress(OSError):
             written = (folder / _DIGEST_FILE).read_text(encoding="utf-8")
             if written == _folder_digest(folder):
                 return folder
@@ -392,24 +267,23 @@ def convert_gguf(source: ModelSource) -> Path:
             file=sys.stderr,
         )
         shutil.rmtree(folder)
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     file = {"gguf_file": source.path.name}
     try:
-        _refuse_gguf_shard(source.path, _count_gguf_shards(source.path))
         tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
         loader: Any = AutoModelForCausalLM
         network, loaded = loader.from_pretrained(
             source.path.parent,
-            dtype=torch.float32,
+            dtype="float32",
             quantization_config=GgufConfig(dequantize=True),
             output_loading_info=True,
             **file,
         )
-        _refuse_missing_tensors(str(source.path), loaded["missing_keys"])
+        check_network = seams.load_extension("loaders", "model_network")
+        check_network(str(source.path), network, loaded["missing_keys"])
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as place:
             part = Path(place) / folder.name

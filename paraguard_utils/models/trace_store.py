@@ -23,18 +23,6 @@ from paraguard_utils.schemas import Corpus, Traces
 from paraguard_utils.stores import CorpusFiles, Store
 from paraguard_utils.text import replace_control
 
-IDENTITY_FIELDS = (
-    "weights_id",
-    "dtype",
-    "prefix",
-    "suffix",
-    "decoding",
-    "instruction",
-    "system_prompt_text",
-)
-"""What a trace's meta file must record, so that keys can be recomputed without weights.
-"""
-
 
 class TraceParts(Parts):
     """The growing traces of one system in a live store.
@@ -206,6 +194,7 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
             return pd.DataFrame(columns=columns)
         answered = prompts[prompts["prompt_id"].isin(rows["prompt_id"])]
         rows = schemas.select_prompts(rows, answered)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes
         meta = {
             "system": system,
             "model": model.argument,
@@ -217,18 +206,13 @@ def query_model(model: Backend | loading.LoadedModel, query: Query) -> Traces:
             "corpus": stores.frame_hash(prompts[["prompt_id", "text"]]),
             "asked_now": sum(len(batch) for batch in new),
             "seconds": round(time.monotonic() - started, 1),
-            "peak_gb": _peak_memory(),
+            "peak_gb": round(memory / 2**20, 2),
         }
         is_whole = query.shard == WHOLE and len(rows) == len(prompts)
         is_new = bool(new) or not parts.finished(meta)
         if is_whole and is_new and not query.trial:
             parts.compact(rows, meta)
     return rows[columns]
-
-
-def _peak_memory() -> float:
-    """Return the most memory that this process has used so far, in gigabytes."""
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
 
 
 def read_traces(
@@ -282,10 +266,6 @@ def context_from_meta(meta: Mapping[str, Any], where: str) -> PromptContext:
     Raise `DataError` if it lacks that, the system prompt changed since or the answers
     were not decoded greedily.
     """
-    if not set(IDENTITY_FIELDS) <= set(meta):
-        raise DataError(
-            f"{where}: its meta file is missing; restore it beside the traces"
-        )
     name = meta["instruction"]
     text = registry.system_prompts().get(name, {}).get("text")
     if text != meta["system_prompt_text"]:

@@ -175,13 +175,11 @@ def count_similarity_claims(table: Table) -> Table:
         high = part["r_high"]
         is_close = (low >= known - MAX_R_DISTANCE) & (high <= known + MAX_R_DISTANCE)
         sides = locate_intervals(part, "r", known)
-        beyond = (low > limit) | (high < -limit)
-        within = (low > -limit) & (high < limit)
+        is_within = (low > -limit) & (high < limit)
+        is_open = (low <= limit) & (high >= -limit)
         judged = {
             "similarity": np.where(is_close & (sides == "about"), "holds", sides),
-            "redundant": np.select(
-                [within, ~beyond & low.notna()], ["holds", "about"], sides
-            ),
+            "redundant": np.select([is_within, is_open], ["holds", "about"], sides),
         }
         for claim, outcomes in judged.items():
             row = {"claim": claim, "interpretation": interpretation}
@@ -319,16 +317,13 @@ def compare_with_paper(table: Table, correlations: Table) -> Table:
     r = {"measure": "r of CI with similarity", "paper": written["r.similarity"]}
     ends = written[["cd.mistral-7b.low", "cd.mistral-7b.high"]]
     cd = {"measure": "CD", "paper": f"{' to '.join(ends)} (Mistral 7B)"}
-    beyond = {
-        "measure": "systems with |r| beyond the break",
-        "paper": written["r.break.low"],
-    }
+    beyond = {"measure": "systems with |r| beyond the break"}
+    beyond["paper"] = written["r.break.low"]
     counts = count_similarity_claims(correlations)
     for count in counts[counts["claim"] == "redundant"].to_dict("records"):
         testable = sum(count[outcome] for outcome in CLAIM_OUTCOMES)
-        beyond[f"here, {count['interpretation']}"] = (
-            f"{count['contradict']} of {testable}"
-        )
+        here = f"{count['contradict']} of {testable}"
+        beyond[f"here, {count['interpretation']}"] = here
     ranges = [r | _ranges(similar, "r", 2), beyond, cd | _ranges(table, "cd", 3)]
     return pd.DataFrame(ranges)
 

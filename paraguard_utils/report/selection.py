@@ -1,14 +1,14 @@
 """Select rows of a table, and read values from it, by a text.
 
 Such texts are the marks in prose and the rows of predictions. They come from files, so
-they are data: Python's grammar parses them, and `_read` computes the few kinds of nodes
+they are data: Python's grammar parses them, and `_compute` knows the few kinds of nodes
 that `GRAMMAR` lists. A name is a column, a method is one of those below, and nothing is
 evaluated.
 """
 
 import ast
 import operator
-import warnings
+import re
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -27,8 +27,8 @@ GRAMMAR = (
 MAX_LENGTH = 500
 """Characters of a text."""
 
-MAX_DEPTH = 20
-"""Levels of parts within parts."""
+MAX_PARTS = 200
+"""Names, signs and the like in a text."""
 
 MAX_NUMBER = 1e15
 """The largest number that a text may have."""
@@ -47,26 +47,14 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_SUMMARIES: dict[str, Callable[[pd.Series], Any]] = {
-    "sum": pd.Series.sum,
-    "mean": pd.Series.mean,
-    "min": pd.Series.min,
-    "max": pd.Series.max,
-}
-_OF_ANY_ROWS: dict[str, Callable[[pd.Series], Any]] = {
-    "isna": pd.Series.isna,
-    "notna": pd.Series.notna,
-    "nunique": pd.Series.nunique,
-}
-_TEXT_METHODS: dict[str, Callable[[pd.Series, str], pd.Series]] = {
-    "startswith": lambda texts, part: texts.str.startswith(part, na=False),
-    "endswith": lambda texts, part: texts.str.endswith(part, na=False),
-    "contains": lambda texts, part: texts.str.contains(part, regex=False, na=False),
-}
+_SUMMARIES = ("sum", "mean", "min", "max")
+"""Methods of numbers."""
 
+_OF_ANY_VALUES = ("isna", "notna", "nunique")
+"""Methods of any column."""
 
-class _Outside(Exception):
-    """A part of the text is not in the grammar, or does not fit the table."""
+_OF_TEXTS = ("startswith", "endswith", "contains")
+"""Methods of texts."""
 
 
 def select_rows(frame: pd.DataFrame, condition: str) -> pd.DataFrame:
@@ -88,7 +76,7 @@ def select_rows(frame: pd.DataFrame, condition: str) -> pd.DataFrame:
 
 def read_condition(frame: pd.DataFrame, condition: str) -> pd.Series:
     """Return whether a condition holds for each row; errors as `select_rows`."""
-    return _apply(_read_mask, frame, condition)
+    return _read_text(frame, condition, "condition")
 
 
 def read_values(frame: pd.DataFrame, expression: str) -> pd.Series:
@@ -106,111 +94,84 @@ def read_values(frame: pd.DataFrame, expression: str) -> pd.Series:
     """
     if expression in frame:
         return frame[expression]
-    return pd.Series(_apply(_read, frame, expression))
+    return pd.Series(_read_text(frame, expression))
 
 
-def _apply(
-    read: Callable[[pd.DataFrame, ast.expr], Any], frame: pd.DataFrame, text: str
-) -> Any:
-    """Parse a text and read its tree; a DataError shows the text."""
+def _read_text(frame: pd.DataFrame, text: str, kind: str = "") -> Any:
+    """Return what a text means (`_read`); a DataError shows the text."""
     try:
-        return read(frame, _parse(text))
-    except (_Outside, TypeError, ValueError, ArithmeticError) as error:
+        if len(text) > MAX_LENGTH:
+            raise ValueError(f"it has more than {MAX_LENGTH} characters")
+        tree = ast.parse(text.strip(), mode="eval").body
+        if len(list(ast.walk(tree))) > MAX_PARTS:
+            raise ValueError(f"it has more than {MAX_PARTS} parts")
+        return _read(frame, tree, kind)
+    except (SyntaxError, MemoryError, RecursionError):
+        problem = "it cannot be parsed"
+    except (TypeError, ValueError, ArithmeticError) as error:
         problem = " ".join(str(error).split())
     raise DataError(f"{text[:MAX_LENGTH]!r}: {problem}; allowed are {GRAMMAR}")
 
 
-def _parse(text: str) -> ast.expr:
-    if len(text) > MAX_LENGTH:
-        raise _Outside(f"it has more than {MAX_LENGTH} characters")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as those about "\d"
-            tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _Outside("it cannot be parsed") from None
-    level: list[ast.AST] = [tree]
-    for _ in range(MAX_DEPTH):
-        level = [part for node in level for part in ast.iter_child_nodes(node)]
-    if level:
-        raise _Outside(f"it has more than {MAX_DEPTH} levels")
-    return tree
+def _read(frame: pd.DataFrame, node: ast.expr, kind: str = "") -> Any:
+    """Return what a node means: a number, a text, or a value for each row.
+
+    ValueError unless it is of the `kind`: "number" (or one for each row), "column",
+    "condition" or "text" (for each row), or "" for any.
+    """
+    values = _compute(frame, node)
+    is_column = isinstance(values, pd.Series)
+    is_number = pd.api.types.is_numeric_dtype(pd.Series(values))
+    fits = {
+        "": True,
+        "column": is_column,
+        "condition": is_column and pd.api.types.is_bool_dtype(values),
+        "text": is_column and not is_number,
+        "number": is_number,
+    }
+    if not fits[kind]:
+        raise ValueError(f"{ast.unparse(node)!r} is no {kind}")
+    return values
 
 
-def _read(frame: pd.DataFrame, node: ast.expr) -> Any:
-    """Return what a node means: a number, a text, or a value for each row."""
+def _compute(frame: pd.DataFrame, node: ast.expr) -> Any:
     match node:
         case ast.Name(id=name):
             if name not in frame:
-                raise _Outside(f"there is no column {name}")
+                raise ValueError(f"there is no column {name}")
             return frame[name]
         case ast.Constant(value=str() as value):
             return value
         case ast.Constant(value=int() | float() as value) if value <= MAX_NUMBER:
             return value
         case ast.BoolOp(op=sign, values=parts):
-            masks = [_read_mask(frame, part) for part in parts]
+            masks = [_read(frame, part, "condition") for part in parts]
             return reduce(_OPERATORS[type(sign)], masks)
         case ast.UnaryOp(op=ast.Not(), operand=part):
-            return ~_read_mask(frame, part)
+            return ~_read(frame, part, "condition")
         case ast.UnaryOp(op=ast.USub(), operand=part):
-            return -_read_numbers(frame, part)
+            return -_read(frame, part, "number")
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
-            numbers = (_read_numbers(frame, part) for part in (left, right))
+            numbers = [_read(frame, part, "number") for part in (left, right)]
             return _OPERATORS[type(sign)](*numbers)
-        case ast.Compare(left=left, ops=[sign], comparators=[right]):
-            return _compare(_read_rows(frame, left), sign, right, frame)
+        case ast.Compare(left=left, ops=[ast.NotIn()], comparators=right):
+            return ~_compute(frame, ast.Compare(left, [ast.In()], right))
+        case ast.Compare(left, [ast.In()], [ast.List(parts) | ast.Tuple(parts)]):
+            values = _read(frame, left, "column")
+            return values.isin([_read(frame, part) for part in parts])
+        case ast.Compare(left, [sign], [right]) if type(sign) in _OPERATORS:
+            values = _read(frame, left, "column")
+            return _OPERATORS[type(sign)](values, _read(frame, right))
         case ast.Call(
-            func=ast.Attribute(value=part, attr=method), args=[], keywords=[]
-        ):
-            if method in _SUMMARIES:
-                return _SUMMARIES[method](pd.Series(_read_numbers(frame, part)))
-            if method in _OF_ANY_ROWS:
-                return _OF_ANY_ROWS[method](_read_rows(frame, part))
-        case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(value=part, attr="str"), attr=name),
-            args=[ast.Constant(value=str(literal))],
-            keywords=[],
-        ) if name in _TEXT_METHODS:
-            texts = _read_rows(frame, part)
-            if pd.api.types.is_numeric_dtype(texts):
-                raise _Outside(f"{ast.unparse(part)!r} has no texts")
-            return _TEXT_METHODS[name](texts, literal)
-    raise _Outside(f"{ast.unparse(node)!r} is not allowed")
-
-
-def _compare(
-    values: pd.Series, sign: ast.cmpop, right: ast.expr, frame: pd.DataFrame
-) -> pd.Series:
-    """Compare the values of the rows with a list, a number, a text or others."""
-    match sign, right:
-        case ast.In() | ast.NotIn(), ast.List(elts=parts) | ast.Tuple(elts=parts):
-            is_in = values.isin([_read(frame, part) for part in parts])
-            return is_in if isinstance(sign, ast.In) else ~is_in
-    if type(sign) not in _OPERATORS:
-        raise _Outside("after 'in' comes a list")
-    return _OPERATORS[type(sign)](values, _read(frame, right))
-
-
-def _read_rows(frame: pd.DataFrame, node: ast.expr) -> pd.Series:
-    """Return a value for each row."""
-    values = _read(frame, node)
-    if not isinstance(values, pd.Series):
-        raise _Outside(f"{ast.unparse(node)!r} is no column")
-    return values
-
-
-def _read_mask(frame: pd.DataFrame, node: ast.expr) -> pd.Series:
-    """Return whether each row is meant."""
-    values = _read(frame, node)
-    if not isinstance(values, pd.Series) or not pd.api.types.is_bool_dtype(values):
-        raise _Outside(f"{ast.unparse(node)!r} is no condition")
-    return values
-
-
-def _read_numbers(frame: pd.DataFrame, node: ast.expr) -> Any:
-    """Return a number, or one for each row."""
-    values = _read(frame, node)
-    if not pd.api.types.is_numeric_dtype(pd.Series(values)):
-        raise _Outside(f"{ast.unparse(node)!r} is no number")
-    return values
+            ast.Attribute(ast.Attribute(part, "str"), name),
+            [ast.Constant(str() as sought)],
+            [],
+        ) if name in _OF_TEXTS:
+            texts = _read(frame, part, "text").str
+            sought = re.escape(sought) if name == "contains" else sought
+            return getattr(texts, name)(sought, na=False)
+        case ast.Call(ast.Attribute(part, name), [], []) if name in _SUMMARIES:
+            return getattr(pd.Series(_read(frame, part, "number")), name)()
+        case ast.Call(ast.Attribute(part, name), [], []) if name in _OF_ANY_VALUES:
+            return getattr(_read(frame, part, "column"), name)()
+    raise ValueError(f"{ast.unparse(node)!r} is not allowed")

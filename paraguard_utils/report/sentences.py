@@ -24,10 +24,9 @@ import numpy as np
 import pandas as pd
 
 from paraguard_utils.errors import DataError, Missing
-from paraguard_utils.report import findings, links, paper, selection, tables
+from paraguard_utils.report import findings, paper, selection, tables
 from paraguard_utils.schemas import Table
 from paraguard_utils.stores import Store
-from paraguard_utils.text import show_name
 
 TableReader: TypeAlias = Callable[[str], pd.DataFrame]
 """Returns a table by its name."""
@@ -37,7 +36,7 @@ _UNKNOWN = "–"
 
 _MARK = re.compile(r"(\w+)(?:\[(.+?)\])?(?:\.(.+?))?(?::([^:\]]+))?")
 _PLACE = re.compile(r"\{(\w[^{}]*)\}")
-_FORMAT = re.compile(r"\+?,?(\.\d)?[defg%]?( %)?")
+_FORMAT = re.compile(r"\+?,?(\.\d)?[efg%]?( %)?")
 
 
 class NoSuchRow(DataError):
@@ -53,8 +52,6 @@ DERIVED_TABLES: dict[str, Callable[[Store], pd.DataFrame]] = {
 
 def show(store: Store, text: str, **frames: Table) -> None:
     """Show Markdown in a notebook, with numbers of this run.
-
-    Links are rewritten for the place where the notebook will be read (`links`).
 
     Parameters
     ----------
@@ -77,7 +74,7 @@ def show(store: Store, text: str, **frames: Table) -> None:
         return frames[name] if name in frames else read_named_table(store, name)
 
     filled = fill_sentences(text, read, is_complete=store.recorded)
-    display(Markdown(links.rewrite_links(filled)))
+    display(Markdown(filled))
 
 
 def fill_sentences(text: str, read: TableReader, is_complete: bool = True) -> str:
@@ -114,37 +111,36 @@ def read_named_table(store: Store, name: str) -> pd.DataFrame:
 
 def evaluate_mark(mark: str, read: TableReader) -> str:
     """Return the text of a mark; DataError if it is none, or selects no row."""
+    try:
+        return _fill_mark(mark, read)
+    except DataError as error:
+        shown = mark[: selection.MAX_LENGTH]
+        raise type(error)(f"the mark {shown!r}: {error}") from None
+
+
+def _fill_mark(mark: str, read: TableReader) -> str:
     parts = _MARK.fullmatch(mark) if len(mark) <= selection.MAX_LENGTH else None
     if not parts:
         raise DataError(
-            f"the mark {_shown(mark)} is not TABLE[ROWS].COLUMN:FORMAT of at most"
+            "it is not TABLE[ROWS].COLUMN:FORMAT of at most"
             f" {selection.MAX_LENGTH} characters"
         )
     name, rows, columns, style = parts.groups()
     if style and not _FORMAT.fullmatch(style):
         raise DataError(
-            f"the mark {_shown(mark)}: the format {style!r} is not one such as .2f,"
-            " +.1f, g or .0f %"
+            f"the format {style!r} is not one such as .2f, +.1f, g or .0f %"
         )
     frame = read(name)
-    try:
-        if rows:
-            frame = selection.select_rows(frame, rows)
-        if not columns:
-            return f"{len(frame):,}"
-        if frame.empty:
-            raise NoSuchRow("it selects no row")
-        texts = []
-        for column in columns.split(" of "):
-            texts.append(_format_column(frame, column, style or ""))
-    except DataError as error:
-        raise type(error)(f"the mark {_shown(mark)}: {error}") from None
+    if rows:
+        frame = selection.select_rows(frame, rows)
+    if not columns:
+        return f"{len(frame):,}"
+    if frame.empty:
+        raise NoSuchRow("it selects no row")
+    texts = []
+    for column in columns.split(" of "):
+        texts.append(_format_column(frame, column, style or ""))
     return " of ".join(texts)
-
-
-def _shown(mark: str) -> str:
-    """Return a mark as an error shows it."""
-    return repr(show_name(mark, selection.MAX_LENGTH))
 
 
 def _format_column(frame: pd.DataFrame, column: str, style: str) -> str:
@@ -184,12 +180,9 @@ def _format_interval(frame: pd.DataFrame, name: str, style: str) -> str:
 
 def _format_number(value: float, style: str) -> str:
     """Format a number by a format of Python's, or as percent by one with " %"."""
-    try:
-        if style.endswith(" %"):
-            return f"{100 * value:{style.removesuffix(' %')}} %"
-        return format(value, style)
-    except ValueError as error:  # such as "d" of a float
-        raise DataError(f"the format {style!r}: {error}") from None
+    if style.endswith(" %"):
+        return f"{100 * value:{style.removesuffix(' %')}} %"
+    return format(value, style)
 
 
 def _join_different(texts: pd.Series | list[str]) -> str:

@@ -3,15 +3,16 @@
 Each estimate has its 95 % interval, NaN is a dash, and systems have titles.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.analysis.confusion import MEASURES
-from paraguard_utils.report import links
 from paraguard_utils.text import replace_control
 
 COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} | {
@@ -116,7 +117,11 @@ def display_table(
     text = _INTERVAL.sub(r"<br>\1&nbsp;\2", text)
     if name:
         folder = paths.DATA if store.recorded else store.writes
-        link = links.link_to(folder / "tables" / f"{name}.csv")
+        file = folder / "tables" / f"{name}.csv"
+        here = Path.cwd()
+        if not here.is_relative_to(paths.NOTEBOOKS):
+            here = paths.NOTEBOOKS
+        link = Path(os.path.relpath(file, here)).as_posix()
         n_more = len(frame) - most
         where = f"{n_more} more rows: " if n_more > 0 else "All columns: "
         text += f"\n\n{where}[{name}.csv]({link})"

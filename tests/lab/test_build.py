@@ -41,7 +41,7 @@ def pool():
 @pytest.fixture(scope="module")
 def embed_once():
     """The encoder, which reads no text twice: most tests build the same corpus."""
-    return encoder.memoize_embedding(encoder.encode_texts)
+    return build.memoize_embedding(encoder.encode_texts)
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def test_a_rebuild_reads_what_it_has_written_and_nothing_older(results):
 def test_only_runs_from_the_record_rebuild(results, monkeypatch):
     seen = {}
 
-    def note(notebook, output, parameters):
+    def note(notebook, output, parameters, folder):
         seen[notebook.stem] = stores.REBUILD_START in os.environ
 
     monkeypatch.setattr(run, "execute_notebook", note)

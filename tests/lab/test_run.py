@@ -373,7 +373,7 @@ def test_links_work_where_the_executed_notebook_is_read(store_name, in_place, tm
 def test_a_try_ends_after_02_and_says_so(given, results, monkeypatch, command):
     ran = []
 
-    def execute(notebook, output, parameters):
+    def execute(notebook, output, parameters, folder):
         ran.append(run.number_of(notebook))
         output.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nbformat.v4.new_notebook(), output)
@@ -395,7 +395,7 @@ def test_a_try_ends_after_02_and_says_so(given, results, monkeypatch, command):
 def test_the_last_line_names_what_is_there(
     numbers, opened, advises, results, monkeypatch, command
 ):
-    def execute(notebook, output, parameters):
+    def execute(notebook, output, parameters, folder):
         output.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nbformat.v4.new_notebook(), output)
 

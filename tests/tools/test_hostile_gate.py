@@ -18,8 +18,7 @@ from paraguard_lab import sheets
 from paraguard_lab.core import disagreement as parts
 from paraguard_tools import Decisions, audit, compare
 from paraguard_tools.logs import audit as audits
-from paraguard_tools.logs import commands, files, gate, names
-from paraguard_utils.core import wording
+from paraguard_tools.logs import commands, files, gate, names, pairs
 from paraguard_utils.errors import DataError, SettingsError
 
 ALL = {"answered": "aaaaaa", "refused": "rrrrrr"}
@@ -316,13 +315,16 @@ def test_repeats_of_one_wording_are_chance():
 # --- Size
 
 
+LARGE = np.array(["a"] * 100_000 + ["b"] * 3)
+
+
 def test_pairs_of_a_cluster_are_at_most_so_many():
-    first, second = wording.list_cluster_pairs(["a"] * 100_000 + ["b"] * 3)
-    assert len(first) == wording.MAX_CLUSTER_PAIRS + 3
+    first, second = pairs.draw_cluster_pairs(LARGE)
+    assert len(first) == pairs.MAX_CLUSTER_PAIRS + 3
     assert (first < second).all() and len(set(zip(first, second, strict=True))) == len(
         first
     )
-    again = wording.list_cluster_pairs(["a"] * 100_000 + ["b"] * 3)
+    again = pairs.draw_cluster_pairs(LARGE)
     assert (again[0] == first).all() and (again[1] == second).all()
 
 

@@ -18,10 +18,11 @@ from test_served import (
 )
 from werkzeug import Response
 
+from paraguard_lab.labels import first_answers, unread
 from paraguard_tools.servers import client, completions, served
 from paraguard_utils import stores
 from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.labels import systems, unread
+from paraguard_utils.labels import systems
 from paraguard_utils.settings import QuerySettings, check_settings
 
 LIMIT = 0.4
@@ -373,7 +374,7 @@ def test_a_model_that_only_thinks_is_given_up_after_the_first_answers(server, ca
         systems.ask_systems(mine(), corpus, settings)
     assert "\n" not in str(caught.value)
     asked = handler.prompts()
-    assert unread.FIRST_ANSWERS <= asked <= unread.FIRST_ANSWERS + 6
+    assert first_answers.FIRST_ANSWERS <= asked <= first_answers.FIRST_ANSWERS + 6
     with pytest.raises(ModelError, match=r"the first 1\d answers .*max_new_tokens="):
         systems.ask_systems(mine(), corpus, settings)
     # Two requests may have been on their way when the first query was given up
@@ -440,7 +441,7 @@ def test_first_answers_count_stops_and_words_as_answers():
             return {}
 
     def watch(*parts):
-        first = unread.FirstAnswers("s", Model())
+        first = first_answers.FirstAnswers("s", Model())
         for responses, reasons in parts:
             first(pd.DataFrame({"response": responses, "finish_reason": reasons}))
 

@@ -360,7 +360,10 @@ def test_candidates_come_from_a_file_or_from_what_a_package_adds(monkeypatch):
         assert group == "generators"
         return {"mine": OwnSource, inputs.JUDGED_FILE: OwnSource}[name]
 
-    monkeypatch.setattr(seams, "find_extensions", lambda group: ["mine", "judged"])
+    def find_extensions(group):
+        return ["mine", "judged"] if group == "generators" else []
+
+    monkeypatch.setattr(seams, "find_extensions", find_extensions)
     monkeypatch.setattr(seams, "load_extension", add)
     given = {"store": "test", "corpus": "mine"}
 

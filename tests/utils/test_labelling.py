@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import needs_encoder
 
+from paraguard_lab.labels import substance
 from paraguard_utils import paths, schemas, settings, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import classifier, labelling, refusals, substance, systems
+from paraguard_utils.labels import classifier, labelling, refusals, systems
 from paraguard_utils.models import encoder, trace_store
 
 

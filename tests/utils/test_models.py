@@ -1,3 +1,4 @@
+import copy
 import hashlib
 import json
 import shutil
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from paraguard_lab.models import families
 from paraguard_utils import paths
 from paraguard_utils.errors import ModelError, WeightsError
 from paraguard_utils.models import loading, weights
@@ -48,10 +50,10 @@ def test_a_served_name_without_its_server_asks_for_the_address(monkeypatch):
 def test_a_folder_is_named_by_its_content(tiny_folder, tmp_path):
     source = loading.resolve_model(str(tiny_folder))
     assert source.name == f"tiny-chat-{source.weights_id[:8]}"
-    copy = shutil.copytree(tiny_folder, tmp_path / "Tiny Chat")
-    assert loading.resolve_model(str(copy)).weights_id == source.weights_id
-    (copy / "chat_template.jinja").write_text("other")
-    assert loading.resolve_model(str(copy)).weights_id != source.weights_id
+    other = shutil.copytree(tiny_folder, tmp_path / "Tiny Chat")
+    assert loading.resolve_model(str(other)).weights_id == source.weights_id
+    (other / "chat_template.jinja").write_text("other")
+    assert loading.resolve_model(str(other)).weights_id != source.weights_id
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path):
@@ -113,6 +115,15 @@ def test_a_model_that_reads_in_both_directions_is_refused(tmp_path):
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     with pytest.raises(ModelError, match="both directions"):
         loading.load_model(loading.resolve_model(str(folder)))
+
+
+def test_a_model_that_cannot_read_a_text_is_refused(tiny_model):
+    """Its embeddings hold three tokens, and a fourth is read."""
+    network = copy.deepcopy(tiny_model.network)
+    network.resize_token_embeddings(3)
+    with pytest.raises(ModelError, match="model m cannot read a text: index") as told:
+        families.check_model_network("model m", network)
+    assert "\n" not in str(told.value)
 
 
 def test_missing_tensors_are_refused(tmp_path):

@@ -1,11 +1,14 @@
-"""Sentences with numbers of a run, and links in them."""
+"""Sentences with numbers of a run, and tables beside them."""
+
+import os
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.report import links, paper, sentences, tables
+from paraguard_utils.report import paper, sentences, tables
 
 RATES = pd.DataFrame(
     {
@@ -125,56 +128,13 @@ def test_a_dash_never_hides_a_mistake_in_the_record(shown):
     assert shown == []
 
 
-LINKS = {
-    "[x](03_scoring.ipynb#table-1)": "../../../notebooks/03_scoring.ipynb#table-1",
-    "[x](beyond/06_validity.ipynb)": "../../../notebooks/beyond/06_validity.ipynb",
-    "[x](../03_scoring.ipynb)": "../../../notebooks/03_scoring.ipynb",
-    "[x](06_validity.ipynb)": "../../../notebooks/beyond/06_validity.ipynb",
-    "[x](../docs/method.md)": "../../../docs/method.md",
-    "[x](../../docs/method.md)": "../../../docs/method.md",
-    "![x](../figures/shared_wording.png)": "../../../figures/shared_wording.png",
-    "[x](../data/tables/wording.csv)": "../../../data/tables/wording.csv",
-    "[x](https://arxiv.org/abs/2512.01037v2)": "https://arxiv.org/abs/2512.01037v2",
-    "[x](#words)": "#words",
-    "[x](no_such_file.md)": "no_such_file.md",
-}
-"""Links as authors write them, and where they lead from results/mine/notebooks."""
-
-
-@pytest.mark.parametrize("link", LINKS)
-def test_links_work_where_the_executed_notebook_is_read(link, monkeypatch):
-    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.RESULTS / "mine" / "notebooks"))
-    rewritten = links.rewrite_links(link)
-    assert rewritten == f"{link.partition('](')[0]}]({LINKS[link]})"
-
-
-def test_links_lead_to_what_the_run_has_made(results, monkeypatch):
-    run = results / "mine"
-    for name in ("tables/wording.csv", "notebooks/03_scoring.ipynb"):
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_text("")
-    text = "[a](../data/tables/wording.csv) [b](../03_scoring.ipynb)"
-    monkeypatch.setenv(links.FOLDER_VARIABLE, str(run / "notebooks"))
-    assert (
-        links.rewrite_links(text) == "[a](../tables/wording.csv) [b](03_scoring.ipynb)"
-    )
-
-
-def test_links_in_notebooks_stay_as_they_are_written(monkeypatch):
-    text = "[a](../data/tables/wording.csv) [b](06_validity.ipynb)"
-    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.NOTEBOOKS))
-    assert links.rewrite_links(text) == text.replace("(06", "(beyond/06")
-    monkeypatch.delenv(links.FOLDER_VARIABLE)
-    monkeypatch.chdir(paths.NOTEBOOKS / "beyond")
-    assert links.rewrite_links(text) == text.replace("(../", "(../../")
-
-
 def test_tables_link_to_their_csv(results, shown, monkeypatch):
     frame = pd.DataFrame({"n": [1, 2, 3]})
     live = stores.Store("live")
-    monkeypatch.setenv(links.FOLDER_VARIABLE, str(results / "live" / "notebooks"))
     tables.display_table(live, "mine", frame, most=2)
-    assert shown[0].endswith("1 more rows: [mine.csv](../tables/mine.csv)")
-    monkeypatch.setenv(links.FOLDER_VARIABLE, str(paths.NOTEBOOKS / "beyond"))
+    file = live.writes / "tables" / "mine.csv"
+    link = Path(os.path.relpath(file, paths.NOTEBOOKS)).as_posix()
+    assert shown[0].endswith(f"1 more rows: [mine.csv]({link})")
+    monkeypatch.chdir(paths.NOTEBOOKS / "beyond")
     tables.display_table(stores.Store("recorded"), "mine", frame)
     assert shown[1].endswith("All columns: [mine.csv](../../data/tables/mine.csv)")

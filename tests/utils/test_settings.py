@@ -2,7 +2,7 @@
 
 import pytest
 
-from paraguard_utils import settings
+from paraguard_utils import seams, settings
 from paraguard_utils.errors import SettingsError
 
 STUDY = {"store": "recorded", "corpus": "paraguard_mini"}
@@ -119,3 +119,8 @@ def test_a_notebook_ends_early_without_an_error(capsys):
 
     assert ended.value.code == 0
     assert "half is done" in capsys.readouterr().err
+
+
+def test_an_extension_that_is_not_installed_is_one_line():
+    with pytest.raises(SettingsError, match=r"'nobody' to the list paraguard\.queries"):
+        seams.load_extension("queries", "nobody")

@@ -135,7 +135,7 @@ def test_a_semicolon_file_says_what_to_save(tmp_path):
 
 def test_recorded_is_read_only_and_never_writes_to_tracked_files(results):
     store = stores.Store("recorded")
-    assert store.reads == paths.DATA
+    assert store.path("corpus", "x").is_relative_to(paths.DATA)
     assert store.output_path("tables", "x").is_relative_to(results)
     with pytest.raises(Missing, match="read-only"):
         store.read("traces", "paraguard_mini", "nobody")

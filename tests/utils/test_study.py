@@ -15,7 +15,7 @@ SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
 
 def open_study(monkeypatch, unread, **given):
-    """Return 02's study of recorded answers under new names; `unread` cannot be read."""
+    """Return 02's study of recorded answers under new names; those of `unread` are empty."""
     named = {"store": "mine", "corpus": "paraguard_mini", "model": "m"}
     options = {"system_prompts": ["safety"], "twins": ""}
     study = QueryStudy.open(QuerySettings(**named | options | given))
@@ -25,31 +25,36 @@ def open_study(monkeypatch, unread, **given):
     traces = recorded.read("traces", SYSTEM).set_index("prompt_id")
     traces = traces.loc[study.prompts["prompt_id"]].reset_index()
     traces["finish_reason"] = "length"
-    made = {}
+    asked = {}
     for name in ("read", "thinking"):
-        label = "unparsed" if name in unread else labels["label"]
-        made[name] = labels.assign(label=label)
-    monkeypatch.setattr(systems, "ask_systems", lambda *_: dict.fromkeys(made, traces))
-    monkeypatch.setattr(systems, "label_systems", lambda *_: made)
+        asked[name] = traces.assign(response="") if name in unread else traces
+
+    def label(frame, prompts):
+        if frame["response"].any():
+            return labels
+        return labels.assign(label="unparsed", kind="empty", response="")
+
+    monkeypatch.setattr(systems, "ask_systems", lambda *_: asked)
+    monkeypatch.setattr(labelling, "label_answers", label)
     return study
 
 
-def test_answers_that_nobody_can_read_end_in_one_line(results, monkeypatch):
-    study = open_study(monkeypatch, ["read", "thinking"], limit=60)
+@pytest.mark.parametrize("unread", [["read", "thinking"], ["thinking"]])
+def test_a_system_that_nobody_can_read_ends_the_notebook_in_one_line(
+    results, monkeypatch, unread
+):
+    study = open_study(monkeypatch, unread, limit=60)
     with pytest.raises(
-        DataError, match=r"none of the 60 answers .*max_new_tokens"
+        DataError, match=r"none of its 60 answers .*max_new_tokens"
     ) as told:
         study.query()
-    assert "60 were cut at 64 tokens" in str(told.value)
+    assert str(told.value).startswith(f"{unread[0]}: ")
+    assert "60 cut at the limit of tokens" in str(told.value)
 
 
-def test_one_system_that_cannot_be_read_is_named(results, monkeypatch, capsys):
-    study = open_study(monkeypatch, ["thinking"], limit=60)
-    assert list(study.query()) == ["read", "thinking"]
-    assert "answers of thinking can be" in capsys.readouterr().err
-    study = open_study(monkeypatch, [], limit=60)
-    study.query()
-    assert "can be read" not in capsys.readouterr().err
+def test_systems_that_can_be_read_go_on(results, monkeypatch, capsys):
+    assert list(open_study(monkeypatch, [], limit=60).query()) == ["read", "thinking"]
+    assert "can be scored" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("limit", [60, 0])

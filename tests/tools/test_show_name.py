@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paraguard_utils.text import show_name
+from paraguard_tools.logs.names import show_name
 
 
 @pytest.mark.parametrize(

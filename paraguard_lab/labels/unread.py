@@ -1,23 +1,19 @@
-"""Say that answers hold nothing to read: at the first ones, and after all of them.
+"""Count the answers of a system that hold nothing to read, and say so.
 
 A model that reasons first may spend all of its tokens before it says anything.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from paraguard_utils.errors import DataError, ModelError
-from paraguard_utils.labels import refusals
-from paraguard_utils.text import THINKING_BLOCK
+from paraguard_utils.errors import DataError
 
 if TYPE_CHECKING:  # a harness needs neither schemas nor models
-    from paraguard_utils.models.backends import Backend
     from paraguard_utils.schemas import Labels, Traces
 
-FIRST_ANSWERS = 16  # answers after which a model that says nothing is given up
 ROOMY_LIMIT = 2048  # tokens with which most models that reason come to an answer
 
 # Finish reasons of an answer that was cut at its limit, in lower case
@@ -84,60 +80,16 @@ def count_unread(
 
     Examples
     --------
+    >>> from paraguard_utils.labels import refusals
     >>> labels = refusals.label_by_cues(["", "Sure."], ["length", "stop"])
     >>> count_unread(labels, ["length", "stop"]).words
     '1 empty, 1 cut at the limit of tokens'
     """
-    is_unread = (labels["label"] == "unparsed").to_numpy()
+    is_unread = labels["label"] == "unparsed"
     kinds = labels.loc[is_unread, "kind"].value_counts().to_dict()
-    ends = pd.Series(list(finish_reasons), dtype=object).astype(str).str.lower()
-    is_empty = is_unread & (labels["kind"] == "empty").to_numpy()
-    cut = int((is_empty & ends.isin(CUT_REASONS).to_numpy()).sum())
-    return Unread(len(labels), kinds, cut, reasoned)
-
-
-@dataclass
-class FirstAnswers:
-    """Watches the first answers of a system, as `trace_store.Query` wants it.
-
-    Called with trace rows, it raises ModelError once `FIRST_ANSWERS` answers came of
-    which all are empty, so that nobody asks the other prompts in vain.
-    """
-
-    system: str
-    model: "Backend"
-    is_over: bool = False
-    rows: "list[Traces]" = field(default_factory=list)
-
-    def __call__(self, rows: "Traces") -> None:
-        """Look at some more rows."""
-        if self.is_over:
-            return
-        self.rows.append(rows)
-        every = pd.concat(self.rows, ignore_index=True)
-        reasons = every["finish_reason"].tolist()
-        labels = refusals.label_by_cues(every["response"].tolist(), reasons)
-        came = (labels["kind"] != "error").to_numpy()
-        if came.sum() < FIRST_ANSWERS:
-            return
-        self.is_over = True
-        if labels.loc[came, "kind"].ne("empty").any():
-            return
-        facts = self.model.facts(every)
-        begun = every["response"].map(_begins_with_thinking).sum()
-        unread = count_unread(
-            labels[came],
-            every.loc[came, "finish_reason"].tolist(),
-            max(int(str(facts.get("reasoned", 0))), int(begun)),
-        )
-        raise ModelError(
-            f"{self.system}: the first {unread.answers} answers hold nothing to read"
-            f" ({unread.words}); {unread.advice}"
-        )
-
-
-def _begins_with_thinking(response: object) -> bool:
-    return isinstance(response, str) and bool(THINKING_BLOCK.match(response))
+    ends = pd.Series(list(finish_reasons), labels.index).astype(str).str.lower()
+    is_cut = is_unread & (labels["kind"] == "empty") & ends.isin(CUT_REASONS)
+    return Unread(len(labels), kinds, int(is_cut.sum()), reasoned)
 
 
 def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
@@ -145,7 +97,7 @@ def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
 
     It is "" if there are none. DataError if nothing else is left.
     """
-    unread = count_unread(labels, traces["finish_reason"].tolist())
+    unread = count_unread(labels, traces["finish_reason"])
     if len(labels) and not labels["label"].isin(["accept", "reject"]).any():
         raise DataError(
             f"{system}: none of its {unread.answers} answers can be scored"

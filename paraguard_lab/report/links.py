@@ -1,8 +1,9 @@
-"""Links in notebooks that work wherever the executed notebook is read.
+"""Links in executed notebooks that work wherever such a notebook is read.
 
-Authors write links as they work in `notebooks/` (or in `notebooks/beyond/`). An
-executed copy is read in `results/STORE/notebooks/`, next to the tables, the figures and
-the other notebooks of the same run, so there they are rewritten.
+Authors write links, and cells make them, as they work in `notebooks/` (or in
+`notebooks/beyond/`). An executed copy is read in `results/STORE/notebooks/`, next to
+the tables, the figures and the other notebooks of the same run, so there they are
+rewritten.
 """
 
 import os
@@ -11,30 +12,15 @@ from pathlib import Path
 
 from paraguard_utils import paths
 
-FOLDER_VARIABLE = "PARAGUARD_NOTEBOOK_FOLDER"
-"""Environment variable of kernels: the folder in which the notebook will be read."""
-
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
-def find_folder() -> Path:
-    """Return the folder in which the notebook that runs will be read.
-
-    Unless `FOLDER_VARIABLE` says so, it is read where it runs.
-    """
-    if named := os.environ.get(FOLDER_VARIABLE):
-        return Path(named)
-    here = Path.cwd()
-    return here if here.is_relative_to(paths.NOTEBOOKS) else paths.NOTEBOOKS
-
-
-def link_to(path: Path) -> str:
-    """Return a file as a link from the notebook that runs.
+def link_from(folder: Path, path: Path) -> str:
+    """Return a file as a link from the folder in which a notebook is read.
 
     A table, figure or notebook of the project becomes the one of the same run, if the
     run has it.
     """
-    folder = find_folder()
     if not folder.is_relative_to(paths.NOTEBOOKS):
         kind = path.parent.name.replace("beyond", folder.name)
         own = folder.parent / kind / path.name
@@ -42,7 +28,7 @@ def link_to(path: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
-def rewrite_links(markdown: str) -> str:
+def rewrite_links(markdown: str, folder: Path) -> str:
     """Rewrite a text's links for the folder in which the notebook will be read.
 
     Links to files that are not in the project, to other sites and inside the page stay.
@@ -53,7 +39,7 @@ def rewrite_links(markdown: str) -> str:
         for base in (paths.NOTEBOOKS, paths.NOTEBOOKS / "beyond"):
             path = Path(os.path.normpath(base / target))
             if path.exists():
-                return link_to(path)
+                return link_from(folder, path)
         return target
 
     return _LINK.sub(rewrite, markdown)

@@ -1,0 +1,1 @@
+"""Models beside the packaged ones."""

@@ -1,0 +1,164 @@
+"""Fetch a user's weights, and refuse those of no whole model that continues a text.
+
+`paraguard_utils.models.loading` calls these checks of a user's model by entry points of
+the group `paraguard.loaders`, each before the step that it spares. All raise
+`ModelError`.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paraguard_utils.errors import ModelError
+from paraguard_utils.models.loading import (
+    IDENTITY_FILES,
+    ModelSource,
+    first_error_line,
+    load_part,
+)
+from paraguard_utils.settings import SERVED_PREFIX
+from paraguard_utils.text import replace_control
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
+"""Of which every tokenizer has one at least."""
+
+_NAMED_TENSORS = 3  # in an error about many
+_GGUF_SHARD = re.compile(r"-\d{5}-of-(\d{5})$")
+
+
+def check_model_files(path: Path) -> None:
+    """Refuse a part of a GGUF file, an adapter, and a folder without safetensors."""
+    if path.is_dir():
+        _check_folder(path)
+    elif path.suffix == ".gguf":
+        _check_gguf(path)
+
+
+def _check_folder(folder: Path) -> None:
+    adapter = folder / "adapter_config.json"
+    if adapter.is_file() and not (folder / "config.json").is_file():
+        raise ModelError(
+            f"model folder {folder} is an adapter of {_read_base(adapter)}; merge it"
+            " first, by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
+            ".merge_and_unload().save_pretrained(MERGED), and give the merged folder"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"model folder {folder} holds no .safetensors weights; other formats are"
+            " not loaded"
+        )
+
+
+def _read_base(adapter: Path) -> str:
+    """Return the name of the model that an adapter's configuration is of."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        base = json.loads(adapter.read_text("utf-8")).get("base_model_name_or_path")
+        if base:
+            return replace_control(str(base))
+    return "another model"
+
+
+def _check_gguf(path: Path) -> None:
+    from gguf import GGUFReader
+
+    named = _GGUF_SHARD.search(path.stem)
+    shards = int(named[1]) if named else 1
+    with contextlib.suppress(Exception):  # of a damaged file, reading it says so
+        counted = GGUFReader(path).get_field("split.count")
+        shards = int(counted.contents()) if counted else shards
+    if shards > 1:
+        raise ModelError(
+            f"{path} is one of {shards} parts of a model; put them together first, for"
+            f" example with llama.cpp: llama-gguf-split --merge {path.name} whole.gguf"
+        )
+
+
+def check_model_configuration(source: ModelSource, folder: Path) -> None:
+    """Refuse an architecture that continues no text, and a folder without tokenizer."""
+    from transformers import (
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+        AutoConfig,
+    )
+
+    what = f"model {source.name}"
+    config = load_part(AutoConfig, folder, f"{what}: its configuration")
+    can_decode = getattr(config, "is_decoder", False)
+    if config.is_encoder_decoder:
+        problem = "is a sequence-to-sequence model"
+    elif type(config) in MODEL_FOR_MASKED_LM_MAPPING and not can_decode:
+        problem = "is an encoder"
+    elif type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        problem = "is no model of text alone that this version of transformers loads"
+    else:
+        problem = ""
+    if problem:
+        raise ModelError(
+            f"{what} ({config.model_type}) {problem}; only models that continue a text"
+            " can be queried"
+        )
+    if not any(list(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise ModelError(
+            f"{what} has no tokenizer; copy tokenizer.json and tokenizer_config.json of"
+            " the model that it was made from into its folder"
+        )
+
+
+def check_model_network(
+    what: str, network: "PreTrainedModel", missing: Collection[str] = ()
+) -> None:
+    """Refuse a network that lacks tensors, reads no text, or looks ahead.
+
+    In the last a later token changes what was predicted before it. `what` begins the
+    message, and `missing` are the tensors that were not in the weights, which were
+    drawn at random.
+    """
+    if missing:
+        named = ", ".join(sorted(missing)[:_NAMED_TENSORS])
+        raise ModelError(
+            f"{what} lacks {len(missing)} of the tensors of its architecture, such as"
+            f" {named}; it is a part of a model, or one with another head: get all"
+            " its files"
+        )
+    import torch
+
+    # Two texts of three tokens, different in the last one
+    ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
+    try:
+        with torch.inference_mode():
+            logits = network(input_ids=ids).logits
+    except Exception as error:  # a configuration may ask for what no text has
+        raise ModelError(
+            f"{what} cannot read a text: {first_error_line(error)}"
+        ) from error
+    first, second = logits[:, :2].float()
+    tolerance = torch.finfo(network.dtype).eps ** 0.5 * float(first.std())
+    if float((first - second).abs().max()) > tolerance:
+        raise ModelError(
+            f"{what} reads a text in both directions, as encoders do; only models"
+            " that continue a text can be queried"
+        )
+
+
+def fetch_from_hub(name: str) -> Path:
+    """Return the folder of a hub model, which is named by its commit."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
+    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
+        remedy = "pass a local folder"
+        if name.startswith(SERVED_PREFIX):
+            remedy = (
+                "if a server has this model, say where, for example"
+                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
+            )
+        raise ModelError(
+            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
+        ) from error
