@@ -3,9 +3,10 @@
 `python benchmarks/gate_damage.py [LOGS]` writes `benchmarks/gate_damage.csv`. Each log
 is drawn so that it is clearly worse than the limit, or than its baseline, and then
 damaged as logs are: answers become errors, above all refusals; rows, clusters or a
-system vanish; rows are written again; harmless requests are marked as harmful. For each
-damage and each gate: how often it says which verdict of the whole log, and of the
-damaged one. A gate that passes (not worse) must not do so because of the damage.
+system vanish; rows are written again; texts are run again, and runs are lost; harmless
+requests are marked as harmful. For each damage and each gate: how often it says which
+verdict of the whole log, and of the damaged one. A gate that passes (not worse) must
+not do so because of the damage.
 """
 
 import os
@@ -98,6 +99,13 @@ def damage_doubles(rng, rows):
     return pd.concat([rows, *[again] * int(rng.choice([1, 5, 20]))])
 
 
+def damage_runs(rng, rows):
+    """Run each text three times, and lose runs, above all those that refuse."""
+    runs = pd.concat([rows.assign(repeat=run) for run in range(3)])
+    lost = lose_some(rng, runs, rng.choice([0.02, 0.1, 0.5, 1.0]))
+    return runs.assign(label=runs["label"].where(~lost, "unparsed"))
+
+
 def pick_clusters(rng, rows, share):
     """Draw a share of the clusters."""
     names = rows["cluster"].unique()
@@ -113,6 +121,7 @@ DAMAGES = {
     "a system gone": damage_system,
     "marked as harmful": damage_harmful,
     "doubles": damage_doubles,
+    "runs that fail": damage_runs,
 }
 BY_BASELINE_ONLY = (
     "rows missing",
