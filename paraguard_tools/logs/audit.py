@@ -60,6 +60,8 @@ AUDIT_HEADINGS = {
     "n_undecided": "without a decision",
     "n_reject": "refused",
     "n_blocked": "stopped by a filter",
+    "n_after_stop": "after a stop in the same conversation",
+    "n_after_stop_reject": "of these refused",
     "n_clusters": "clusters",
     "n_near": "rows with a neighbour",
     "frr": "refused (FRR)",
@@ -95,7 +97,9 @@ class Audit:
     ----------
     table : DataFrame
         A row a system: system, n (rows), n_scored, n_undecided, n_reject, n_blocked,
-        undecided: the share of requests without a decision, each wording once;
+        undecided: the share of requests without a decision, each wording once; if a
+        filter stopped earlier turns of conversations, n_after_stop (decided rows after
+        such a turn) and n_after_stop_reject (those refused);
         n_clusters (with two scored rows or more) or n_near (rows with a near
         neighbour), n_harmful, n_harmful_undecided, note; and as far as the log has what
         they need, with intervals (`_low`, `_high`), NaN if they cannot be relied on,
@@ -197,6 +201,7 @@ def audit(
             "n_reject": int((refused == 1).sum()),
             "n_blocked": int((own["label"] == "blocked").sum()),
         }
+        row |= _count_after_stop(own, refused)
         rows.append(_withhold(row | measured))
         isolated = isolated.sort_values(["isolation", "row"], ascending=[False, True])
         refusals.append(isolated.head(_MAX_LISTED).assign(system=name))
@@ -222,6 +227,21 @@ def audit(
         pd.concat(brittle, ignore_index=True)[columns],
         decisions,
     )
+
+
+def _count_after_stop(own: pd.DataFrame, refused: np.ndarray) -> dict[str, int]:
+    """Count decided rows after a stop in the same conversation; none if there are none.
+
+    A model that sees a stop tends to refuse what comes next, whatever it is.
+    """
+    if "after_stop" not in own or not own["after_stop"].any():
+        return {}
+    after = refused[own["after_stop"].to_numpy()]
+    counts = {
+        "n_after_stop": int((~np.isnan(after)).sum()),
+        "n_after_stop_reject": int((after == 1).sum()),
+    }
+    return counts if counts["n_after_stop"] else {}
 
 
 def _has_two_decisions(rows: pd.DataFrame) -> bool:
@@ -1189,7 +1209,26 @@ def describe_system(row: Mapping[str, Any]) -> str:
         said.append(
             f"A provider's filter stopped {n_blocked:,}, which count as refused."
         )
+    said += _describe_after_stop(row)
     return " ".join(said)
+
+
+def _describe_after_stop(row: Mapping[str, Any]) -> list[str]:
+    """Say how often a system refuses after a stop in the same conversation.
+
+    Nothing if it does not.
+    """
+    n, refused = (
+        row.get(name, np.nan) for name in ("n_after_stop", "n_after_stop_reject")
+    )
+    if not refused > 0:
+        return []
+    others, others_refused = row["n_scored"] - n, row["n_reject"] - refused
+    return [
+        f"After a filter's stop earlier in the same conversation it refused"
+        f" {refused:,.0f} of {n:,.0f} requests, which count too; elsewhere"
+        f" {others_refused:,.0f} of {others:,.0f}."
+    ]
 
 
 def _is_narrow(row: Mapping[str, Any], name: str) -> bool:

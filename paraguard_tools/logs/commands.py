@@ -402,6 +402,7 @@ def audit(
     harmful: ColumnOption = "",
     annotation: ColumnOption = "",
     repeat: ColumnOption = "",
+    conversation: ColumnOption = "",
     rejects: Annotated[
         list[str] | None,
         typer.Option(
@@ -521,6 +522,7 @@ def audit(
         "harmful": harmful,
         "annotation": annotation,
         "repeat": repeat,
+        "conversation": conversation,
     }
     judging = {
         "--baseline": baseline,

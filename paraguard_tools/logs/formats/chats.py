@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from paraguard_tools.logs.conversations import has_earlier_stop
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
@@ -106,6 +107,7 @@ def _read_request(request: Object, item: Object) -> dict[str, Any]:
             if text is not None:
                 found["text"] = text
                 found["messages"] = True
+                found["after_stop"] = has_earlier_stop(conversation)
                 if answer is not None:
                     found["answer"] = answer
                 break

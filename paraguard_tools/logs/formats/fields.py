@@ -65,6 +65,19 @@ USUAL_COLUMNS = {
     "annotation": ["annotation"],
     "score": ["score", "probability"],
     "error": ["error", "is_error"],
+    "conversation": [
+        "conversation",
+        "conversation_id",
+        "dialogue_id",
+        "dialog_id",
+        "chat_id",
+        "thread_id",
+        "session_id",
+        "sessionid",
+        "session.id",
+        "gen_ai.conversation.id",
+    ],
+    "turn": ["turn", "turn_id", "turn_index", "turn_idx", "turn_number"],
     "repeat": [
         "repeat",
         "trial",
@@ -111,8 +124,9 @@ class Row(NamedTuple):
 
     `number` is that of its record, from 0. `columns` has what the record says under
     names of its own, `found` the fields that its format itself tells: those of
-    `USUAL_COLUMNS`, and `model` (the system, where no column names one), `id` and
-    `reasoning` (whether an empty answer came with reasoning).
+    `USUAL_COLUMNS`, and `model` (the system, where no column names one), `id`,
+    `reasoning` (whether an empty answer came with reasoning) and `after_stop` (whether
+    a filter stopped an earlier answer of the conversation).
     """
 
     number: int
