@@ -13,18 +13,23 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hashlib
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from paraguard_tools import Decisions, audit, compare
+from paraguard_tools.logs import files
 from paraguard_tools.logs.gate import judge_audit
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 
 N_RESAMPLES = 60
+PART = 50  # logs whose verdicts are kept together
 GATES = ("frr by a limit", "dr by a limit", "frr by a baseline", "dr by a baseline")
 LIMITS = {"frr": 0.25, "dr": 0.4}
 MARGIN = 0.05
@@ -172,10 +177,34 @@ def judge_damaged(number):
     return row
 
 
+def digest_code():
+    """Return a digest of all code that a verdict may depend on."""
+    files = [*sorted(paths.ROOT.glob("paraguard_*/**/*.py")), Path(__file__)]
+    content = hashlib.sha256()
+    for file in files:
+        content.update(file.read_bytes())
+    return content.hexdigest()[:12]
+
+
+def judge_part(folder, first):
+    """Judge `PART` logs from `first` on, unless an earlier run has; return their rows.
+
+    A part is written whole: a run that is interrupted resumes with the same code.
+    """
+    file = folder / f"from-{first}.csv"
+    if not file.is_file():
+        rows = [judge_damaged(number) for number in range(first, first + PART)]
+        files.write_whole_text(file, pd.DataFrame(rows).to_csv(index=False))
+        print(file.name, flush=True)
+    return pd.read_csv(file)
+
+
 def count_verdicts(logs):
     """Return a row for each damage and gate, with how often each verdict was said."""
+    folder = paths.RESULTS / "gate_damage" / digest_code()
     with ProcessPoolExecutor(2) as pool:
-        rows = pd.DataFrame(pool.map(judge_damaged, range(logs), chunksize=8))
+        parts = pool.map(partial(judge_part, folder), range(0, logs, PART))
+        rows = pd.concat(parts, ignore_index=True).head(logs)
     table = []
     for (damage, gate), own in rows.groupby(["damage", "gate"], sort=False):
         row = {"damage": damage, "gate": gate, "logs": len(own)}
