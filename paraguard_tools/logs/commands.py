@@ -22,6 +22,7 @@ from paraguard_lab.core.thresholds import (
     MAX_REQUESTS,
     choose_promised_threshold,
 )
+from paraguard_lab.sheets import format_sheet
 from paraguard_tools.answers.canned import read_phrases
 from paraguard_tools.logs import audit as audits
 from paraguard_tools.logs import files, gate, names, page, records
@@ -297,7 +298,10 @@ def label(
 
 
 def print_labelled(frame: pd.DataFrame, found: pd.DataFrame) -> None:
-    """Print a file with the columns of its labels, and keep its own columns."""
+    """Print a file with the columns of its labels, and keep its own columns.
+
+    Texts that a spreadsheet would run as formulas are escaped (`sheets.format_sheet`).
+    """
     taken = [name for name in found if name in frame]
     if taken:
         found = found.add_prefix("paraguard_")
@@ -307,7 +311,7 @@ def print_labelled(frame: pd.DataFrame, found: pd.DataFrame) -> None:
             file=sys.stderr,
         )
     both = [frame.reset_index(drop=True), found.reset_index(drop=True)]
-    pd.concat(both, axis=1).to_csv(sys.stdout, index=False)
+    sys.stdout.write(format_sheet(pd.concat(both, axis=1)))
 
 
 @app.command()

@@ -615,7 +615,7 @@ def _join(
     no_system = _fill_systems(rows)
     looked = rows.rename(columns={"repeat_id": "repeat"})
     ids = next((one for one in _PROMPT_IDS if one in raw), "")
-    if ids:  # texts may be cut, or share all that was kept of them
+    if ids and same_text == "auto":  # texts may be cut, or share all that was kept
         names = map_text(raw[ids].fillna("")).tolist()
         blank = looked["text"] == ""
         both = looked["text"] + "\0" + pd.Series(names, looked.index)

@@ -160,6 +160,19 @@ def test_texts_of_two_prompts_are_two_wordings(tmp_path):
     assert len(found.rows) == 12 and not found.repeated
 
 
+def test_what_the_user_says_of_one_text_counts_whatever_its_ids_are(tmp_path):
+    # 12 texts of 5 runs each; an id numbers the rows
+    frame = runs().drop(columns="trial").assign(prompt_id=range(60))
+    file = tmp_path / "log"
+    assert not read(frame, file).repeated
+    found = read(frame, file, same_text="repeats")
+    assert len(found.rows) == 60 and found.rows["wording"].nunique() == 12
+    assert sorted(found.rows["repeat"]) == sorted(list(range(5)) * 12)
+    once = read(frame, file, same_text="doubles")
+    kept = frame.drop_duplicates(["text", "decision"])
+    assert len(once.rows) == len(kept)
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy")), min_size=1))
 def test_doubles_never_change_what_is_decided(pairs):
     """Every (text, outcome) that is there stays there, and repeats count from 0."""
