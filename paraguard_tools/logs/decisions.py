@@ -628,9 +628,13 @@ def _join(
     n = len(rows)
     rows = rows[found.kept]
     reading = _count(rows, found.kept)
-    columns = {name: column for one in told for name, column in one.columns.items()}
-    notes = [note for one in told for note in one.notes]
-    notes += [note for one in decided for note in one.notes]
+    columns: dict[str, str] = {}
+    notes: list[str] = []
+    for file in told:
+        columns |= file.columns
+        notes += file.notes
+    for part in decided:
+        notes += part.notes
     names = [one.name for one in sources]
     about = {
         "name": " and ".join(names[:3]) + (" ..." if len(names) > 3 else ""),

@@ -1,5 +1,6 @@
 """Read flat rows, chat completions, responses of providers, and batches."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -101,7 +102,8 @@ def _read_request(request: Object, item: Object) -> dict[str, Any]:
     """Return what was asked, and the answer if it is in the conversation too."""
     found: dict[str, Any] = {}
     places = ("messages", "contents", "input")
-    for conversation in (one.get(name) for one in (request, item) for name in places):
+    for one, name in itertools.product((request, item), places):
+        conversation = one.get(name)
         if isinstance(conversation, list):
             text, answer = read_conversation(conversation)
             if text is not None:

@@ -275,13 +275,16 @@ def _choice_text(choice: Any) -> str:
 
 def find_reason(body: Object) -> str | None:
     """Return why an answer ended, as its provider says it."""
-    found = (value for path in _REASONS for value in values_at(body, path))
-    return next((one for one in found if isinstance(one, str) and one), None)
+    for path in _REASONS:
+        for value in values_at(body, path):
+            if isinstance(value, str) and value:
+                return value
+    return None
 
 
 def tells_reasoning(body: Object) -> bool:
     """Return whether a response has reasoning, or was billed for it."""
-    if any(value for path in _THOUGHTS for value in values_at(body, path)):
+    if any(any(values_at(body, path)) for path in _THOUGHTS):
         return True
     blocks = [*values_at(body, "content.type"), *values_at(body, "output.type")]
     marks = values_at(body, "candidates.content.parts.thought")
