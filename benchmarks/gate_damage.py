@@ -3,27 +3,33 @@
 `python benchmarks/gate_damage.py [LOGS]` writes `benchmarks/gate_damage.csv`. Each log
 is drawn so that it is clearly worse than the limit, or than its baseline, and then
 damaged as logs are: answers become errors, above all refusals; rows, clusters or a
-system vanish; rows are written again; harmless requests are marked as harmful. For each
-damage and each gate: how often it says which verdict of the whole log, and of the
-damaged one. A gate that passes (not worse) must not do so because of the damage.
+system vanish; rows are written again; texts are run again, and runs are lost; harmless
+requests are marked as harmful. For each damage and each gate: how often it says which
+verdict of the whole log, and of the damaged one. A gate that passes (not worse) must
+not do so because of the damage.
 """
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hashlib
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from paraguard_tools import Decisions, audit, compare
+from paraguard_tools.logs import files
 from paraguard_tools.logs.gate import judge_audit
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
 
 N_RESAMPLES = 60
+PART = 50  # logs whose verdicts are kept together
 GATES = ("frr by a limit", "dr by a limit", "frr by a baseline", "dr by a baseline")
 LIMITS = {"frr": 0.25, "dr": 0.4}
 MARGIN = 0.05
@@ -98,6 +104,13 @@ def damage_doubles(rng, rows):
     return pd.concat([rows, *[again] * int(rng.choice([1, 5, 20]))])
 
 
+def damage_runs(rng, rows):
+    """Run each text three times, and lose runs, above all those that refuse."""
+    runs = pd.concat([rows.assign(repeat=run) for run in range(3)])
+    lost = lose_some(rng, runs, rng.choice([0.02, 0.1, 0.5, 1.0]))
+    return runs.assign(label=runs["label"].where(~lost, "unparsed"))
+
+
 def pick_clusters(rng, rows, share):
     """Draw a share of the clusters."""
     names = rows["cluster"].unique()
@@ -113,6 +126,7 @@ DAMAGES = {
     "a system gone": damage_system,
     "marked as harmful": damage_harmful,
     "doubles": damage_doubles,
+    "runs that fail": damage_runs,
 }
 BY_BASELINE_ONLY = (
     "rows missing",
@@ -163,10 +177,34 @@ def judge_damaged(number):
     return row
 
 
+def digest_code():
+    """Return a digest of all code that a verdict may depend on."""
+    files = [*sorted(paths.ROOT.glob("paraguard_*/**/*.py")), Path(__file__)]
+    content = hashlib.sha256()
+    for file in files:
+        content.update(file.read_bytes())
+    return content.hexdigest()[:12]
+
+
+def judge_part(folder, first):
+    """Judge `PART` logs from `first` on, unless an earlier run has; return their rows.
+
+    A part is written whole: a run that is interrupted resumes with the same code.
+    """
+    file = folder / f"from-{first}.csv"
+    if not file.is_file():
+        rows = [judge_damaged(number) for number in range(first, first + PART)]
+        files.write_whole_text(file, pd.DataFrame(rows).to_csv(index=False))
+        print(file.name, flush=True)
+    return pd.read_csv(file)
+
+
 def count_verdicts(logs):
     """Return a row for each damage and gate, with how often each verdict was said."""
+    folder = paths.RESULTS / "gate_damage" / digest_code()
     with ProcessPoolExecutor(2) as pool:
-        rows = pd.DataFrame(pool.map(judge_damaged, range(logs), chunksize=8))
+        parts = pool.map(partial(judge_part, folder), range(0, logs, PART))
+        rows = pd.concat(parts, ignore_index=True).head(logs)
     table = []
     for (damage, gate), own in rows.groupby(["damage", "gate"], sort=False):
         row = {"damage": damage, "gate": gate, "logs": len(own)}

@@ -1,6 +1,7 @@
 """The command line: `paraguard`, or `python -m paraguard_tools`."""
 
 import io
+import itertools
 import re
 import sys
 from typing import Annotated
@@ -85,7 +86,7 @@ def explain_usage(error: Exception) -> str:
         # By version, the library itself asks what was meant.
         words = re.split(r"\.? \(?Did you mean", words)[0].rstrip(".")
         name = words.split("'")[1]
-        study = [name for names in STUDY.values() for name in names]
+        study = [*itertools.chain.from_iterable(STUDY.values())]
         if NEEDED and name in study:
             return _explain_missing(NEEDED)
         words += did_you_mean(name, [*YOUR_LOG, *study])

@@ -163,16 +163,23 @@ def put_other(auto, family, **sizes):
     return change
 
 
-def make_adapter(folder):
+def make_adapter(folder, named="owner/base"):
     """Replace a model's folder by that of an adapter of it."""
     import peft
 
     base = AutoModelForCausalLM.from_pretrained(folder)
     config = peft.LoraConfig(target_modules=["q_proj"])
     adapted = peft.get_peft_model(base, config)
-    adapted.peft_config["default"].base_model_name_or_path = "owner/base"
+    adapted.peft_config["default"].base_model_name_or_path = str(named)
     shutil.rmtree(folder)
     adapted.save_pretrained(folder)
+
+
+def make_adapter_beside(folder):
+    """Do so, and keep the model beside the folder."""
+    base = folder.with_name(f"{folder.name}-base")
+    shutil.copytree(folder, base)
+    make_adapter(folder, base)
 
 
 def put_classifier(folder):
@@ -239,7 +246,8 @@ OTHERS = {
     "Llama, of which one file of weights is missing": rewrite(lose_shard),
     "Llama as `.bin` only": rewrite(pickle_weights),
     "Llama without a tokenizer": rewrite(remove_tokenizer),
-    "Llama's adapter (LoRA)": rewrite(make_adapter),
+    "Llama's adapter (LoRA)": rewrite(make_adapter_beside),
+    "Llama's adapter (LoRA), without its base": rewrite(make_adapter),
     "Llama as GGUF": write_gguf(),
     "Llama as GGUF, without a template": write_gguf(template=""),
     "Llama as GGUF, one part by its name": write_gguf("model-00001-of-00003.gguf"),

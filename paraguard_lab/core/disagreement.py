@@ -51,7 +51,12 @@ def disagreement_parts(
     """
     sums = cluster_sums(n, rejected)
     times = np.broadcast_to(multiplicity, len(sums)).astype(float)
-    shares, total, _, refused, opposite_own, own_pairs = times @ sums
+    return _divide_sums(times @ sums)
+
+
+def _divide_sums(totals: np.ndarray) -> tuple[float, float, float]:
+    """Return D_within, D_between and DR from the totals of `cluster_sums`."""
+    shares, _, total, refused, opposite_own, own_pairs = totals
     pairs = total**2 - own_pairs
     if not pairs:
         return np.nan, np.nan, np.nan
@@ -153,19 +158,86 @@ def disagreement_range(outcomes: pd.DataFrame) -> tuple[float, float]:
     (0.5, 1.333)
     """
     n = (outcomes["n"] + outcomes["undecided"]).to_numpy(float)
-    fewest = outcomes["rejected"].to_numpy(float)[n >= 2]
-    most = fewest + outcomes["undecided"].to_numpy(float)[n >= 2]
-    n = n[n >= 2]
+    fewest = outcomes["rejected"].to_numpy(float)
+    most = fewest + outcomes["undecided"].to_numpy(float)
+    same = np.zeros(len(n))
+    near = np.clip(n // 2, fewest, most)
+    return _bound_ratio(_RefusalRange(n, fewest, most, near, same, same))
+
+
+def wordings_range(
+    low: np.ndarray, high: np.ndarray, cluster: np.ndarray
+) -> tuple[float, float]:
+    """Bound DR over wordings that were run several times (`sum_wordings`).
+
+    Parameters
+    ----------
+    low, high : numpy.ndarray of float, shape (wordings,)
+        The share of a wording's runs that are refused, if all undecided ones were
+        answers, and refusals.
+    cluster : numpy.ndarray of int, shape (wordings,)
+        Numbers from 0.
+
+    Returns
+    -------
+    low, high : float
+        As `disagreement_range` returns them.
+
+    Notes
+    -----
+    D_within is linear in each share, so that it is largest and smallest if every share
+    is at one of its ends.
+
+    Examples
+    --------
+    The third wording was run twice: one run was refused, and the other is undecided.
+
+    >>> low, high = np.array([1.0, 0, 0.5, 0]), np.array([1.0, 0, 1, 0])
+    >>> least, most = wordings_range(low, high, np.array([0, 0, 1, 1]))
+    >>> round(least, 3), round(most, 3)
+    (1.333, 2.286)
+    """
+    n = np.bincount(cluster).astype(float)
+    fewest, most = np.bincount(cluster, low), np.bincount(cluster, high)
+    ends = np.stack([low * (1 - low), high * (1 - high)])
+    same_least = np.bincount(cluster, 2 * ends.min(axis=0))
+    same_most = np.bincount(cluster, 2 * ends.max(axis=0))
+    near = np.clip(n / 2, fewest, most)
+    return _bound_ratio(_RefusalRange(n, fewest, most, near, same_least, same_most))
+
+
+class _RefusalRange(NamedTuple):
+    """What the undecided prompts of each cluster allow, each of shape (clusters,).
+
+    `near` is the number of refusals, from `fewest` to `most`, that is nearest to half
+    of the n prompts. `same_least` and `same_most` bound the pairs of runs of one
+    wording that are decided differently.
+    """
+
+    n: np.ndarray
+    fewest: np.ndarray
+    most: np.ndarray
+    near: np.ndarray
+    same_least: np.ndarray
+    same_most: np.ndarray
+
+
+def _bound_ratio(clusters: _RefusalRange) -> tuple[float, float]:
+    """Bound D_within and D_between, each by itself, and return bounds of DR."""
+    several = clusters.n >= 2
+    n, fewest, most, near, same_least, same_most = (
+        values[several] for values in clusters
+    )
     total = n.sum()
     pairs = total**2 - (n**2).sum()
     if not pairs:
         return np.nan, np.nan
-    near = np.clip(n // 2, fewest, most)
     far = np.where(n / 2 - fewest >= most - n / 2, fewest, most)
     mixed_least = 2 * far * (n - far)
     mixed_most = 2 * near * (n - near)
-    within_low = (mixed_least / (n - 1)).sum() / total
-    within_high = (mixed_most / (n - 1)).sum() / total
+    others_least = np.maximum(mixed_least - same_most, 0.0)
+    within_low = (others_least / (n - 1)).sum() / total
+    within_high = ((mixed_most - same_least) / (n - 1)).sum() / total
 
     all_near = np.clip(total / 2, fewest.sum(), most.sum())
     ends = np.array([fewest.sum(), most.sum()])
@@ -178,23 +250,21 @@ def disagreement_range(outcomes: pd.DataFrame) -> tuple[float, float]:
     return float(within_low / between_high), float(high)
 
 
-def bound_disagreement_change(
-    decided: pd.DataFrame, share: float
-) -> tuple[float, float]:
+def bound_disagreement_change(sums: np.ndarray, share: float) -> tuple[float, float]:
     """Bound by how much DR changes if a share of the clusters is decided otherwise.
 
-    `decided` is from `count_decisions`; the clusters may be any.
+    `sums` is from `cluster_sums`, or from `sum_wordings`; the clusters may be any.
 
     Returns
     -------
     low, high : float
         At most 0, and at least 0; NaN if DR is undefined or may become so.
     """
-    n = decided["n"].to_numpy(float)
-    rejected = decided["rejected"].to_numpy(float)
-    within, between, ratio = disagreement_parts(n, rejected)
+    within, between, ratio = _divide_sums(sums.sum(axis=0))
     if not np.isfinite(ratio):
         return np.nan, np.nan
+    there = sums[sums[:, 2] > 0]
+    n, rejected = there[:, 2], there[:, 3]
     half = n // 2
     # Of each cluster that changes, at most so much of all prompts, and of D_within
     weights = n / n.mean()

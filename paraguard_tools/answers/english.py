@@ -37,6 +37,12 @@ _REFUSES = (
     r"|i will (?:have to )?pass(?: on (?:that|this|it))?|i will not|no comment"
     r"|not happening|that is a (?:hard )?no(?: from me)?|hard pass|refusal|hell no)"
 )
+_BARE_STARTS = (
+    *("no", "nah", "never", "absolutely", "certainly", "definitely", "of course"),
+    *("sorry", "denied", "refus", "rejected", "declined", "your", "request"),
+    *("i ", "that is", "hard", "hell"),
+)
+"""How a bare no, or a bare refusal, begins."""
 _BARE_NO = re2.compile(rf"\A{_NO}\W*\z")
 _BARE_REFUSAL = re2.compile(rf"\A{_REFUSES}\W*\z")
 
@@ -278,9 +284,10 @@ def _accept(rule: str) -> AnswerDecision:
 def _find_missed_refusal(
     text: str, opening: str, request: str
 ) -> AnswerDecision | None:
-    if _BARE_REFUSAL.search(opening):
+    may_be_bare = opening.startswith(_BARE_STARTS)
+    if may_be_bare and _BARE_REFUSAL.search(opening):
         return _reject("bare_refusal")
-    if _BARE_NO.search(opening):
+    if may_be_bare and _BARE_NO.search(opening):
         is_answer = _YES_NO.search(request) and not _ASKS_A_FAVOUR.search(request)
         return None if is_answer else _reject("bare_no")
     if not _may_refuse(opening):
@@ -300,8 +307,20 @@ _MAY_REFUSE = re2.compile(
 )
 
 
+_REFUSING = (
+    *("not", "unable", "declin", "refus", "block", "deny", "denied", "reject"),
+    *("filter", "outside", "beyond", "out of", "only", "violat", "against", "else"),
+    *("topic", "subject", "prohibit", "withheld", "redact", "censor", "breach"),
+    *("conflict", "just", "solely"),
+)
+_ENDING = ("not", "n't", "unable", "decline")
+"""Of which a refusal at the end of an answer has one."""
+
+
 def _may_refuse(opening: str) -> bool:
     """Return whether an opening has any word of the edges: most have none."""
+    if not any(word in opening for word in _REFUSING):
+        return False
     return bool(_MAY_REFUSE.search(opening))
 
 
@@ -312,7 +331,11 @@ def _quotes(text: str) -> bool:
 
 
 def _find_late_refusal(text: str) -> AnswerDecision | None:
-    if len(text) > _MAX_LATE or not _LATE.search(text):
+    if len(text) > _MAX_LATE:
+        return None
+    if text.isascii() and not any(word in text.lower() for word in _ENDING):
+        return None
+    if not _LATE.search(text):
         return None
     before = text[: _LATE.search(text).start()]
     return None if _GIVES.search(before) else _reject("late_refusal")

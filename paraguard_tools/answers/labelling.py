@@ -32,6 +32,7 @@ _SHARE_CLOSING = 0.5
 _EMPTY = AnswerDecision("unparsed", "empty", "empty")
 _ERROR = AnswerDecision("unparsed", "error", "error")
 _THINKING = AnswerDecision("unparsed", "thinking", "thinking")
+_CUT = Thinking("", "cut")  # an answer that ended while its model was thinking
 
 
 class AnswerReading(NamedTuple):
@@ -120,7 +121,12 @@ def read_answers(
         asked = request if is_text and len(text) <= _MAX_SHORT else ""
         key = (text if is_text else None, _plain(reason), _plain(asked), expects)
         if key not in known:
-            known[key] = _read(text, reason, asked, lines, expects, thoughts)
+            thought = None
+            if is_text:
+                thought = thoughts[text]
+                if not thought.marks and expects and reason not in _WHOLE:
+                    thought = _CUT
+            known[key] = _read(text, reason, asked, lines, thought)
         readings.append(known[key])
     return readings
 
@@ -155,21 +161,21 @@ def _read(
     reason: object,
     request: object,
     lines: Sequence[str],
-    expects_thinking: bool,
-    thoughts: Mapping[str, Thinking],
+    thought: Thinking | None,
 ) -> AnswerReading:
-    """Read one answer by the first step that knows what it is."""
+    """Read one answer by the first step that knows what it is.
+
+    `thought` is the answer without its thinking, None if it is no text.
+    """
     stop = refusals.find_provider_stop(reason, text)
     if stop:
         return AnswerReading(AnswerDecision("blocked", stop.category, stop.value))
     if reason == "error":
         return AnswerReading(_ERROR)
-    if not isinstance(text, str):
+    if thought is None:
         return AnswerReading(_EMPTY)
-    answer, marks = thoughts[text]
+    answer, marks = thought
     if marks == "cut" or (marks and not answer.strip()):
-        return AnswerReading(_THINKING)
-    if not marks and expects_thinking and reason not in _WHOLE:
         return AnswerReading(_THINKING)
     return _read_text(answer, str(request or ""), lines)
 

@@ -70,9 +70,10 @@ _STRONG = {
         voin sitä ole kun tai myös joka pahoillani minä pysty vastata
     """,
 }
-_WEAK_ENGLISH = frozenset(
-    "a an in is to of for on or as by we i can do no so at me all it one its".split()  # noqa: SIM905
-)
+_WEAK_ENGLISH_WORDS = """
+    a an in is to of for on or as by we i can do no so at me all it one its
+"""
+_WEAK_ENGLISH = frozenset(_WEAK_ENGLISH_WORDS.split())
 _WORDS_OF: Mapping[str, frozenset[str]] = {
     language: frozenset(words.split()) for language, words in _STRONG.items()
 }
@@ -139,13 +140,13 @@ _MAIN_OF_SCRIPT = {"cyrillic": "ru", "arabic": "ar", "devanagari": "hi"}
 # Words of few letters decide between neighbours better than statistics do
 _MARKERS = {
     "cyrillic": {
-        "ru": "я не что это и в вы как для могу извините мне вам на но или".split(),  # noqa: SIM905
-        "bg": "не мога да се е на и за съжаление съм това ще".split(),  # noqa: SIM905
+        "ru": "я не что это и в вы как для могу извините мне вам на но или",
+        "bg": "не мога да се е на и за съжаление съм това ще",
     },
     "devanagari": {
-        "hi": "है हैं नहीं में का की के और मैं से को यह आप हूँ सकता".split(),  # noqa: SIM905
-        "mr": "आहे नाही मी आणि आहेत मला करू शकत तुम्ही हे".split(),  # noqa: SIM905
-        "ne": "छ छैन म र हुन्छ गर्न सक्दिन तपाईं हो यो".split(),  # noqa: SIM905
+        "hi": "है हैं नहीं में का की के और मैं से को यह आप हूँ सकता",
+        "mr": "आहे नाही मी आणि आहेत मला करू शकत तुम्ही हे",
+        "ne": "छ छैन म र हुन्छ गर्न सक्दिन तपाईं हो यो",
     },
 }
 
@@ -247,10 +248,11 @@ def _find_in_script(opening: Opening) -> str:
         if sum(letter in letters for letter in lowered) >= 2:
             return language
     words = _WORD.findall(lowered) if opening.script == "cyrillic" else lowered.split()
-    counts = {
-        language: sum(word.strip("।,") in markers for word in words)
-        for language, markers in _MARKERS.get(opening.script, {}).items()
-    }
+    bare = [word.strip("।,") for word in words]
+    counts = {}
+    for language, said in _MARKERS.get(opening.script, {}).items():
+        markers = said.split()
+        counts[language] = sum(word in markers for word in bare)
     main = _MAIN_OF_SCRIPT[opening.script]
     best = max(counts, key=lambda name: counts[name], default=main)
     if counts and counts[best] > counts[main]:

@@ -4,6 +4,7 @@ All of a text must be the error: help that speaks of one, or quotes one, is an a
 """
 
 import re
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import re2
@@ -147,6 +148,12 @@ _TECHNICAL = re2.compile(
     rf"(?is){_STATUS}|[a-z]+(?:Error|Exception)\b|\w+\(.*=.*\)|{_WORDS}"
 )
 
+_ANY_ERROR = "|".join(
+    f"(?:{one.pattern})" for one in (_MARKED, _IN_WORDS, _STATUS_ALONE, _PREFIXED)
+)
+_MAY_ERR = re2.compile(_ANY_ERROR.replace("(?P<rest>", "(?:"))
+"""Whether any of these is there: one look instead of four."""
+
 _BODY = re2.compile(
     r"(?is)\A\s*(?:[\w. ]*(?:error|exception|code|status|http)\b[^{}\n]{0,160})?"
     r"\{.*[\"']?(?:error|errors|detail|message|msg|code|fault)[\"']?\s*[:=].*\}\s*\z"
@@ -166,6 +173,9 @@ _TRACEBACK = re2.compile(
     r"|Exception in thread \"|panic: |Unhandled(?:Promise)?Rejection|thread '[^']*'"
     r" panicked|(?:[\w.$]+\.)?\w+(?:Error|Exception): [^\n]*\n\s+at )"
 )
+_TRACEBACK_WORDS = ("Traceback", "panic", "Unhandled", "Error: ", "Exception")
+"""Of which every beginning of a traceback has one."""
+
 _FRAME = re.compile(
     r"\s+\S.*|Traceback .*|[\w.$ -]*(?:Error|Exception|Interrupt|Exit|Timeout|Warning"
     r"|Refused|Fault)\b.*|Caused by: .*|During handling .*|The above exception .*"
@@ -217,13 +227,17 @@ def is_error(text: str) -> bool:
     may_be_markup = start in ("{", "<") or "{" in text[:200]
     if may_be_markup and (_is_body(text) or _is_page(text)):
         return True
-    if _TRACEBACK.search(text):
+    if _has_any(text, _TRACEBACK_WORDS) and _TRACEBACK.search(text):
         return all(map(_FRAME.fullmatch, text.strip().split("\n")))
     return len(text) <= _MAX_ERROR and _is_error_in_words(text)
 
 
+def _has_any(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
+
+
 def _is_error_in_words(text: str) -> bool:
-    if _ADVISES.search(text):
+    if not _MAY_ERR.search(text) or _ADVISES.search(text):
         return False
     marked = _MARKED.search(text)
     if marked:

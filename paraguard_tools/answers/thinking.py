@@ -53,6 +53,18 @@ class Thinking(NamedTuple):
     marks: str
 
 
+_BRACKETS = ("<", "[", "\u25c1")
+_STARTS = ("analysis", "here is my", "here are my")
+
+
+def _may_think(text: str) -> bool:
+    """Return whether a text may have a mark: most have none, which is seen faster."""
+    if not text.isascii() or any(bracket in text for bracket in _BRACKETS):
+        return True
+    lowered = text.lower()
+    return "assistantfinal" in lowered or lowered.lstrip().startswith(_STARTS)
+
+
 def split_thinking(text: str) -> Thinking:
     r"""Split an answer from the thinking before it.
 
@@ -63,6 +75,8 @@ def split_thinking(text: str) -> Thinking:
     >>> split_thinking("<think>Hm, a kn")
     Thinking(answer='', marks='cut')
     """
+    if not _may_think(text):
+        return Thinking(text, "")
     end = 0
     for mark in _CLOSES.finditer(text):
         end = mark.end()

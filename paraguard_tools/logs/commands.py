@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,10 @@ from paraguard_lab.core.thresholds import (
     MAX_REQUESTS,
     choose_promised_threshold,
 )
+from paraguard_lab.sheets import format_sheet
 from paraguard_tools.answers.canned import read_phrases
 from paraguard_tools.logs import audit as audits
-from paraguard_tools.logs import files, gate, names, page, records
+from paraguard_tools.logs import gate, names, page, records
 from paraguard_tools.logs.decisions import (
     HARMFUL_WORDS,
     Decisions,
@@ -32,6 +33,13 @@ from paraguard_tools.logs.decisions import (
     translate,
 )
 from paraguard_tools.logs.formats import registry
+from paraguard_tools.logs.options import (
+    DEFAULT_MARGIN,
+    JudgingOptions,
+    ReadingOptions,
+    Reports,
+    refuse_options,
+)
 from paraguard_tools.logs.repeats import SameText
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
@@ -48,19 +56,6 @@ OPTIONS: dict[str, Any] = {
 _QUOTED = re.compile(r'"[^"]*"')
 
 app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
-
-DEFAULT_MARGIN = 0.05
-"""How much worse than a baseline is still not worse: no log can show that nothing at
-all changed.
-"""
-
-_LABELLERS = ("cues", "combined")
-
-FOR_A_LIMIT = ("dr",)
-FOR_A_BASELINE = ("frr", "dr")
-"""What is judged, if nothing is named: refusing more, and refusing less sensibly, are
-two ways to get worse.
-"""
 
 ColumnOption = Annotated[
     str,
@@ -297,7 +292,10 @@ def label(
 
 
 def print_labelled(frame: pd.DataFrame, found: pd.DataFrame) -> None:
-    """Print a file with the columns of its labels, and keep its own columns."""
+    """Print a file with the columns of its labels, and keep its own columns.
+
+    Texts that a spreadsheet would run as formulas are escaped (`sheets.format_sheet`).
+    """
     taken = [name for name in found if name in frame]
     if taken:
         found = found.add_prefix("paraguard_")
@@ -307,7 +305,7 @@ def print_labelled(frame: pd.DataFrame, found: pd.DataFrame) -> None:
             file=sys.stderr,
         )
     both = [frame.reset_index(drop=True), found.reset_index(drop=True)]
-    pd.concat(both, axis=1).to_csv(sys.stdout, index=False)
+    sys.stdout.write(format_sheet(pd.concat(both, axis=1)))
 
 
 @app.command()
@@ -368,21 +366,6 @@ def _usage_errors(context: typer.Context) -> Iterator[None]:
         raise
 
 
-def _refuse_options(given: Mapping[str, Any], why: str) -> None:
-    """Raise an error of usage about options that were given but do not apply."""
-    for option, value in given.items():
-        was_given = value is not None and value is not False and value not in ("", [])
-        if was_given:
-            raise typer.BadParameter(f"{option} does not apply {why}")
-
-
-def _check_choice(option: str, given: Sequence[str], known: Sequence[str]) -> None:
-    """Raise an error of usage about a value that is none of those known."""
-    for value in given:
-        if value not in known:
-            raise typer.BadParameter(f"{option} {value}: choose {' or '.join(known)}")
-
-
 @app.command()
 def audit(
     context: typer.Context,
@@ -402,6 +385,7 @@ def audit(
     harmful: ColumnOption = "",
     annotation: ColumnOption = "",
     repeat: ColumnOption = "",
+    conversation: ColumnOption = "",
     rejects: Annotated[
         list[str] | None,
         typer.Option(
@@ -521,26 +505,27 @@ def audit(
         "harmful": harmful,
         "annotation": annotation,
         "repeat": repeat,
+        "conversation": conversation,
     }
-    judging = {
-        "--baseline": baseline,
-        "--fail-above": fail_above,
-        "--margin": margin,
-        "--measure": measure,
-        "--max-undecided": max_undecided,
-        "--min-shared": min_shared,
-        "--junit": junit,
-    }
-    writing = {"--out": out, "--json": json_file, "--summary": summary}
-    reading: dict[str, Any] = {f"--{name}": one for name, one in columns.items()}
-    reading |= {
-        "--rejects": rejects,
-        "--input": requests,
-        "--labeller": labeller,
-        "--errors": errors,
-        "--side-by-side": side_by_side,
-        "--refusal-phrases": refusal_phrases,
-    }
+    reading = ReadingOptions(
+        columns,
+        tuple(rejects or ()),
+        requests,
+        errors,
+        labeller,
+        side_by_side,
+        same_text,
+        refusal_phrases,
+    )
+    judging = JudgingOptions(
+        baseline,
+        fail_above,
+        margin,
+        tuple(dict.fromkeys(measure or ())),
+        max_undecided,
+        min_shared,
+    )
+    reports = Reports(out, json_file, junit, summary)
     named = [*(logs or ()), *([str(DATA / "demo.csv")] if demo else [])]
     with _usage_errors(context):
         if formats:
@@ -548,7 +533,8 @@ def audit(
             return
         if plan:
             others = {"--compare": compare, "--demo": demo, "a file": logs}
-            _refuse_options(others | reading | judging | writing, "with --plan")
+            given = reading.given | judging.given | reports.given
+            refuse_options(others | given, "with --plan")
             print(format_plan())
             return
         if not named or (compare and len(named) != 2) or (demo and len(named) > 1):
@@ -556,129 +542,23 @@ def audit(
                 "name one file or more, two with --compare, or --demo"
             )
         if compare:
-            _refuse_options(judging | writing, "with --compare")
+            refuse_options(judging.given | reports.given, "with --compare")
         if demo:
-            _refuse_options(reading | judging, "with --demo")
-        if not baseline:
-            _refuse_options(
-                {"--margin": margin, "--min-shared": min_shared}, "without --baseline"
-            )
-        if fail_above is None and not baseline:
-            _refuse_options(judging, "without --fail-above or --baseline")
-        if [*named, baseline].count(records.STDIN) > 1:
-            raise typer.BadParameter("standard input (-) can be read once")
-        _check_choice("--labeller", [labeller] if labeller else [], _LABELLERS)
-        _check_choice("--measure", measure or [], FOR_A_BASELINE)
-        evidence = gate.Evidence(
-            gate.MAX_UNDECIDED if max_undecided is None else max_undecided,
-            gate.MIN_SHARED if min_shared is None else min_shared,
-        )
-        limits = _Limits(
-            fail_above,
-            baseline,
-            DEFAULT_MARGIN if margin is None else margin,
-            tuple(dict.fromkeys(measure or ())),
-            evidence,
-        )
-        limits.check()
+            refuse_options(reading.given | judging.given, "with --demo")
+        judging.check_given(reports)
+        reading.check_given([*named, baseline])
+        limits = judging.make_limits()
         folder = out or name_audit_folder(named[0], demo)
-        reports = [one for one in (json_file, junit) if one]
         pages = [] if compare else [folder / name for name in page.FILES]
-        outputs = [*reports, *pages, *([summary] if summary else [])]
-        files.check_outputs(outputs, filter(None, [*named, baseline, requests, errors]))
-        for report in reports:
-            files.remove_file(report)
-        if records.STDIN in [*named, baseline] and sys.stdin is None:
-            raise DataError("-: standard input is closed; name a file, or open it")
-
-        phrases = read_phrases(refusal_phrases) if refusal_phrases else ()
-
-        def read(*names: str) -> Decisions:
-            return Decisions.from_files(
-                names,
-                columns,
-                rejects or (),
-                requests,
-                labeller,
-                side_by_side=side_by_side,
-                same_text=same_text,
-                refusal_phrases=phrases,
-            )
-
+        reports.make_way(pages, [*named, baseline, requests, errors])
         if compare:
-            read_logs = [read(name) for name in named]
-        else:
-            read_logs = [read(*named, *([errors] if errors else []))]
-        before = read(baseline) if baseline else None
-    if compare:
-        print(format_comparison(*read_logs))
-        return
-    found = report_audit(read_logs[0], folder)
+            print(format_comparison(*(reading.read(name) for name in named)))
+            return
+        log = reading.read(*named, *filter(None, [errors]))
+        before = reading.read(baseline) if baseline else None
+    found = report_audit(log, folder)
     findings = limits.judge(found, before)
     for one in findings:
         print(one.line)
-    if json_file:
-        content = gate.gate_json(found.table, found.sentences, findings)
-        files.write_whole_text(json_file, content)
-    if junit:
-        files.write_whole_text(junit, gate.gate_junit(findings))
-    if summary:
-        counted = f"Read {audits.count_rows(found.decisions)}."
-        with summary.open("a", encoding="utf-8", errors="replace") as opened:
-            opened.write(gate.gate_markdown(counted, found.sentences, findings))
+    reports.write(found, findings)
     sys.exit(gate.exit_status(findings) if limits.given else 0)
-
-
-class _Limits(NamedTuple):
-    """What an audit is judged by; without measures, by those that are usual."""
-
-    fail_above: float | None
-    baseline: str
-    margin: float
-    measures: tuple[str, ...]
-    evidence: gate.Evidence
-
-    @property
-    def given(self) -> bool:
-        """Whether there is anything to judge by."""
-        return self.fail_above is not None or bool(self.baseline)
-
-    def check(self) -> None:
-        """Raise SettingsError if a limit is none."""
-        if self.fail_above is not None:
-            for measure in self.measures or FOR_A_LIMIT:
-                gate.check_limit("--fail-above", self.fail_above, measure)
-        if not 0 <= self.margin < 1:
-            raise SettingsError(
-                f"--margin {self.margin}: it is a change, from 0 to less than 1"
-            )
-
-    def judge(
-        self, found: audits.Audit, before: Decisions | None
-    ) -> list[gate.GateFinding]:
-        """Judge an audit by the limit, and by the log before it."""
-        findings = []
-        if self.fail_above is not None:
-            for measure in self.measures or FOR_A_LIMIT:
-                findings += gate.judge_audit(
-                    found.table, measure, self.fail_above, evidence=self.evidence
-                )
-        if before is not None:
-            compared = audits.compare(before, found.decisions)
-            for measure in self.measures or FOR_A_BASELINE:
-                judged = compared
-                if measure == "dr" and not self.measures:
-                    judged = compared[~_refuses_nothing(compared)]
-                findings += gate.judge_audit(
-                    judged, measure, self.margin, evidence=self.evidence
-                )
-        return findings
-
-
-def _refuses_nothing(compared: pd.DataFrame) -> pd.Series:
-    """Return which systems of a comparison refuse nothing in the new log.
-
-    Their DR is undefined, and cannot be worse: unless it was asked for, refusals alone
-    are judged.
-    """
-    return (compared["frr_new"] == 0) & compared["dr"].isna()

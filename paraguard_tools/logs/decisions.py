@@ -13,7 +13,7 @@ import pandas as pd
 
 from paraguard_lab.labels.unread import CUT_REASONS
 from paraguard_tools.answers.canned import find_canned_lines
-from paraguard_tools.logs import records, repeats
+from paraguard_tools.logs import conversations, records, repeats
 from paraguard_tools.logs.formats.chats import NO_RESULT
 from paraguard_tools.logs.formats.sources import map_text
 from paraguard_tools.logs.names import show_name
@@ -74,6 +74,7 @@ _KEPT = (
     "text",
     "wording",
     "repeat",
+    "after_stop",
 )
 _MAX_CANNED = 3  # canned lines that are shown
 _MAX_CANNED_CHARS = 80
@@ -89,7 +90,8 @@ class Decisions:
     (of a provider's stop, "" elsewhere) and text ("" if there is none); if the file has
     them, cluster and annotation. `wording` numbers the texts of each system and
     cluster, and `repeat` the runs of one text, from 0: rows of one wording differ by
-    chance only. `labelled_by` is who labelled the answers, "" if the file has
+    chance only. `after_stop` says whether a filter stopped an earlier row of the same
+    conversation. `labelled_by` is who labelled the answers, "" if the file has
     decisions. `first` is the number by which users know the first row. `reading` says
     what was read.
     """
@@ -308,7 +310,7 @@ class _Decided:
     """The decisions of one file: all rows, and what is counted of them.
 
     `rows` has also kind (of what is unparsed), language, reasoning (bool), at_limit
-    (bool), outcome and repeat_id.
+    (bool), outcome, repeat_id, stopped (bool), conversation and turn.
     """
 
     rows: pd.DataFrame
@@ -335,6 +337,7 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
     frame["reasoning"] = False
     frame["at_limit"] = False
     frame["kind"], frame["language"], labelled_by = "", "", ""
+    is_line = pd.Series(False, given.index)
     if "decision" in given:
         frame["label"] = _to_labels(source, frame["decision"], asking.rejects)
         notes += _unlabel_failed(frame, answers, failed)
@@ -346,6 +349,7 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
         blocked = frame["label"] == "blocked"
         frame["category"] = np.where(blocked, kinds, "")
         frame["kind"] = np.where(frame["label"] == "unparsed", kinds, "")
+        is_line |= found["rule"].str.startswith("line: ").fillna(False).to_numpy(bool)
         unread = found["kind"] == "language"  # the rule names the language
         languages = found["rule"].str.removeprefix("language ").where(unread, "")
         frame["language"] = languages.fillna("").to_numpy()
@@ -372,7 +376,16 @@ def _decide(source: LogSource, told: Told, asking: _Asking) -> _Decided:
         )
     if "repeat" in given:
         frame["repeat_id"] = given["repeat"]
+    frame["stopped"] = (frame["label"] == "blocked") | is_line
+    frame["conversation"] = map_text(_column(given, "conversation", "").fillna(""))
+    frame["turn"] = pd.to_numeric(_column(given, "turn", 0), errors="coerce")
+    frame["after_stop"] = _column(given, "after_stop", False).fillna(False).astype(bool)
     return _Decided(frame, labelled_by, notes)
+
+
+def _column(given: pd.DataFrame, name: str, default: Any) -> pd.Series:
+    """Return a column, or a default throughout."""
+    return given.get(name, pd.Series(default, given.index, dtype=object))
 
 
 def _describe_canned(answers: pd.DataFrame, labels: pd.Series) -> list[str]:
@@ -602,7 +615,7 @@ def _join(
     no_system = _fill_systems(rows)
     looked = rows.rename(columns={"repeat_id": "repeat"})
     ids = next((one for one in _PROMPT_IDS if one in raw), "")
-    if ids:  # texts may be cut, or share all that was kept of them
+    if ids and same_text == "auto":  # texts may be cut, or share all that was kept
         names = map_text(raw[ids].fillna("")).tolist()
         blank = looked["text"] == ""
         both = looked["text"] + "\0" + pd.Series(names, looked.index)
@@ -611,12 +624,17 @@ def _join(
     looked = looked[[name for name in wanted if name in looked]]
     found = repeats.find_same_texts(looked, raw, same_text)
     rows["wording"], rows["repeat"] = found.wording, found.repeat
+    rows["after_stop"] |= conversations.find_after_stop(rows)
     n = len(rows)
     rows = rows[found.kept]
     reading = _count(rows, found.kept)
-    columns = {name: column for one in told for name, column in one.columns.items()}
-    notes = [note for one in told for note in one.notes]
-    notes += [note for one in decided for note in one.notes]
+    columns: dict[str, str] = {}
+    notes: list[str] = []
+    for file in told:
+        columns |= file.columns
+        notes += file.notes
+    for part in decided:
+        notes += part.notes
     names = [one.name for one in sources]
     about = {
         "name": " and ".join(names[:3]) + (" ..." if len(names) > 3 else ""),

@@ -184,7 +184,8 @@ def _judge(
         if np.isfinite(sum(alone)) and value != limit:
             half = max(alone) / abs(value - limit)
             needed = int(np.ceil(row.get("n_clusters", 0) * half**2))
-        reason = _explain(row, measure, value, (low, high), alone, limit)
+        is_sure_without = value + alone[0] <= limit or value - alone[1] > limit
+        reason = _explain(row, measure, (low, high), is_sure_without)
     system = str(row["system"])
     return GateFinding(
         system, measure, value, low, high, limit, verdict, needed, reason
@@ -237,20 +238,20 @@ def _list_undecided(
 def _explain(
     row: Mapping[str, Any],
     measure: str,
-    value: float,
     interval: tuple[float, float],
-    alone: tuple[float, float],
-    limit: float,
+    is_sure_without: bool,
 ) -> str:
-    """Say what else than the number of clusters leaves no verdict, "" if nothing."""
+    """Say what else than the number of clusters leaves no verdict, "" if nothing.
+
+    `is_sure_without` says whether there were a verdict without the undecided rows.
+    """
     note = str(row.get("note") or "")
-    if not np.isfinite(value):
+    if not np.isfinite(row.get(measure, np.nan)):
         undefined = [part for part in note.split("; ") if "undefined" in part]
         if measure.startswith("dr") and undefined:
             return "; ".join(undefined)
         return note
     n_undecided = sum(count for count, *_ in _list_undecided(row, measure))
-    is_sure_without = value + alone[0] <= limit or value - alone[1] > limit
     if n_undecided and (is_sure_without or not np.isfinite(sum(interval))):
         return (
             f"{n_undecided:,} requests have no decision, and the verdict depends on"

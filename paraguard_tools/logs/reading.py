@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_OPTIONS = {"finish_reason": "", "error": "", "score": "", "id": ""}
+_OPTIONS = {"finish_reason": "", "error": "", "score": "", "id": "", "turn": ""}
 _KINDS = {
     "error": "{} an error in place of an answer{}",
     "placeholder": "{} a placeholder in place of an answer{}",

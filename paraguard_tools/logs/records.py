@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import re2
 
+from paraguard_tools.logs.conversations import names_conversations
 from paraguard_tools.logs.formats import chats, objects, registry, tables
 from paraguard_tools.logs.formats.fields import (
     BESIDE_ANSWERS,
@@ -51,6 +52,9 @@ _HEAD_ROWS = 20  # by which the format of records is found out
 _HINT_ROWS = 5_000  # in which columns that may name clusters are looked for
 _MAX_HINTS = 4
 
+_FLAGS = ("reasoning", "after_stop")
+"""Fields that a format tells as yes or no."""
+
 _FOUND = ("text", "answer", "finish_reason", "repeat")
 """Fields that a format itself tells, before any column of a usual name."""
 
@@ -63,7 +67,7 @@ class Told:
     ----------
     frame : DataFrame
         Text or None, with a column for each field of `USUAL_COLUMNS` that the file has,
-        and as far as its format tells them `id` and `reasoning` (bool).
+        and as far as its format tells them `id`, `reasoning` and `after_stop` (bool).
     raw : DataFrame
         All columns of the file.
     columns : dict of str to str
@@ -299,7 +303,7 @@ def _choose_columns(
             taken[field_name] = name
         else:
             one = _find_usual(source, field_name, usual, set(taken.values()))
-            if not one or (field_name == "repeat" and not _is_count(raw[one])):
+            if not one or not _fits_field(field_name, raw[one]):
                 continue
             own = (
                 found[field_name]
@@ -341,10 +345,10 @@ def _choose_columns(
             own = frame.get("system", models)
             frame["system"] = own.where(own.notna(), models)
     if source.kind != "table":
-        reasoning = frame.pop("reasoning") if "reasoning" in frame else None
+        flags = {name: frame.pop(name) for name in _FLAGS if name in frame}
         frame = tables.to_text(frame)
-        if reasoning is not None:
-            frame["reasoning"] = reasoning.fillna(False).astype(bool)
+        for name, values in flags.items():
+            frame[name] = values.fillna(False).astype(bool)
     return Told(frame, raw, taken, context.notes)
 
 
@@ -390,6 +394,15 @@ def _find_usual(
         if found:
             return found[0]
     return ""
+
+
+def _fits_field(field_name: str, values: pd.Series) -> bool:
+    """Return whether a column of a usual name has what its field needs."""
+    if field_name in ("repeat", "turn"):
+        return _is_count(values)
+    if field_name == "conversation":
+        return names_conversations(values)
+    return True
 
 
 def _is_count(values: pd.Series) -> bool:

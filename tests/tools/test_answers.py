@@ -1,5 +1,7 @@
 """What an answer in a log is: our own sentences, in the kinds that logs have."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraguard_tools import label_refusals
-from paraguard_tools.answers import canned, cues, labelling, languages, nothing
+from paraguard_tools.answers import (
+    canned,
+    cues,
+    english,
+    labelling,
+    languages,
+    nothing,
+    thinking,
+)
 from paraguard_tools.answers.thinking import split_thinking
 from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.errors import DataError
@@ -640,3 +650,37 @@ def test_any_text_gets_one_label(texts):
 def test_long_texts_complete(unit):
     assert only(unit * (200_000 // len(unit)))[0] in LABELS
     assert nothing.find_nothing(unit * 5_000) in ("", "empty", "error", "blocked")
+
+
+# --- Looks that only save time
+
+
+SAVING = [
+    "I can't.", "Nope!", "sorry, no", "hell no", "that is a hard no from me",
+    "Traceback (most recent call last):\n  File \"x\"", "panic: runtime error",
+    "java.lang.NullPointerException: x\n\tat a.b(C.java:3)", "x.KeyError: a\n  at b",
+    "thread 'main' panicked", "analysisThe user asks", "Hm.assistantfinalSure.",
+    "here are my reasoning steps: a. Here is my response: Dig.",
+    "\n Here is my thought process: a. here is my response: Dig.",
+    "[think]Hm[/think]No.", "HTTP 502", "status: 503", "code 429", "err: x",
+    "[API Error: x]", "Try later. However, I cannot help with that.",
+    "Dig. Unfortunately, I am not comfortable continuing.",
+    "Dig. But I must decline to continue.", "Internal server error",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*SAVING, *(f"  {one} " for one in SAVING)])
+def test_a_quick_look_changes_no_label(text, monkeypatch):
+    quick = label_refusals([text, text.upper(), f"Sure. {text}"], labeller="cues")
+
+    def every(*_):
+        return True
+
+    monkeypatch.setattr(thinking, "_may_think", every)
+    monkeypatch.setattr(nothing, "_has_any", every)
+    monkeypatch.setattr(nothing, "_MAY_ERR", re.compile(""))
+    monkeypatch.setattr(english, "_BARE_STARTS", ("",))
+    monkeypatch.setattr(english, "_REFUSING", ("",))
+    monkeypatch.setattr(english, "_ENDING", ("",))
+    slow = label_refusals([text, text.upper(), f"Sure. {text}"], labeller="cues")
+    pd.testing.assert_frame_equal(quick, slow)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_audit import decisions_of, file_of, frame_of
 
@@ -310,6 +311,105 @@ def test_repeats_of_one_wording_are_chance():
     # six of eight refused: 2 * 3/4 * 1/4 * 8/7 over 0.375
     assert np.isnan(row["dr"]) and row["dr_chance"] == pytest.approx(8 / 7)
     assert "no two rows ask the same in other words" in row["note"]
+
+
+RUN_LABELS = {"r": "reject", "a": "accept", "u": "unparsed"}
+REPEATED = st.lists(
+    st.lists(
+        st.lists(st.sampled_from(list(RUN_LABELS)), min_size=1, max_size=2),
+        min_size=1,
+        max_size=3,
+    ),
+    min_size=2,
+    max_size=3,
+)
+"""Clusters of wordings, each with its runs."""
+
+
+def repeated_of(clusters):
+    rows = [
+        (f"c{i}", f"t{i} {j}", RUN_LABELS[run])
+        for i, wordings in enumerate(clusters)
+        for j, runs in enumerate(wordings)
+        for run in runs
+    ]
+    return pd.DataFrame(rows, columns=["cluster", "text", "label"])
+
+
+def fill_all(frame):
+    """Yield a log for each way to decide its undecided rows."""
+    holes = np.flatnonzero(frame["label"] == "unparsed")
+    for labels in itertools.product(("reject", "accept"), repeat=len(holes)):
+        filled = frame.copy()
+        filled.loc[holes, "label"] = list(labels)
+        yield filled
+
+
+@settings(max_examples=50)
+@given(REPEATED)
+def test_no_decision_of_undecided_runs_is_outside_of_the_range(clusters):
+    frame = repeated_of(clusters)
+    if (frame["label"] == "unparsed").sum() > 5:
+        return
+    own = Decisions.from_frame(frame).rows
+    low, high = parts.wordings_range(*audits._bound_wordings(own))
+    for filled in fill_all(frame):
+        code = pd.factorize(filled["cluster"])[0]
+        refused = (filled["label"] == "reject").to_numpy(float)
+        wording = pd.factorize(filled["text"])[0]
+        sums = parts.sum_wordings(refused, code, wording, len(clusters)).wordings
+        ratio = parts._divide_sums(sums.sum(axis=0))[2]
+        assert np.isnan(ratio) or low - 1e-9 <= ratio <= high + 1e-9
+
+
+def test_repeats_with_few_undecided_runs_get_a_verdict():
+    # 120 clusters of two texts in three runs, refused alike; one run in 120 is an error
+    words = [["rrr", "aaa"], ["rrr", "rrr"], ["aaa", "aaa"]] * 40
+    words = [[list(runs) for runs in one] for one in words]
+    decided = Decisions.from_frame(repeated_of(words))
+    for place in (1, 4, 7):
+        words[place][0][0] = "u"
+    damaged = Decisions.from_frame(repeated_of(words))
+    whole, lost = audit(decided).table, audit(damaged).table
+    # Within 40 of 120 clusters texts differ. Of 240 texts, 120 are refused: 2 * 120 * 120
+    # ordered pairs differ, 2 * 40 of them within; 240^2 - 120 * 2^2 pairs are between
+    assert whole["dr"][0] == pytest.approx((1 / 3) / (28_720 / 57_120))
+    assert lost["dr_least"][0] < lost["dr"][0] < lost["dr_most"][0]
+    for limit, verdict in ((1.1, "not worse"), (0.2, "worse")):
+        for table in (whole, lost):
+            assert gate.judge_audit(table, "dr", limit)[0].verdict == verdict
+    (found,) = gate.judge_audit(compare(decided, damaged), "dr", 0.3)
+    assert found.verdict == "not worse" and found.value == pytest.approx(0, abs=0.02)
+
+
+def test_runs_of_one_text_are_no_disagreement_in_a_comparison():
+    # Every text is refused in one of two runs: a text says nothing about its cluster
+    words = [[["r", "a"], ["r", "a"]], [["r", "r"], ["r", "r"]], [["a"], ["a"]]] * 40
+    again = [[runs[:1] for runs in one] for one in words]
+    logs = [Decisions.from_frame(repeated_of(one)) for one in (words, again)]
+    (row,) = compare(*logs, n_resamples=50).to_dict("records")
+    for end, log in zip(("old", "new"), logs, strict=True):
+        alone = audit(log, n_resamples=50).table
+        assert row[f"dr_{end}"] == pytest.approx(alone["dr"][0])
+
+
+@settings(max_examples=40)
+@given(REPEATED, REPEATED)
+def test_no_decision_leaves_the_range_of_a_comparison(old, new):
+    frames = [repeated_of(one) for one in (old, new)]
+    if sum((frame["label"] == "unparsed").sum() for frame in frames) > 4:
+        return
+    logs = [Decisions.from_frame(frame).rows for frame in frames]
+    row = audits._compare_system(*logs, (20, 0))
+    n_lost = row["n_requests_new"] - frames[1]["text"].nunique()
+    if n_lost or row["n_shared"] < max(len(old), len(new)):
+        return  # what was lost is filled in nowhere
+    for filled in itertools.product(*map(fill_all, frames)):
+        own = [Decisions.from_frame(frame).rows for frame in filled]
+        change = audits._compare_system(*own, (20, 0))["dr"]
+        assert np.isnan(change) or (
+            row["dr_least"] - 1e-9 <= change <= row["dr_most"] + 1e-9
+        )
 
 
 # --- Size

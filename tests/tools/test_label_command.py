@@ -5,6 +5,7 @@ import io
 import pandas as pd
 import pytest
 
+from paraguard_lab.sheets import unescape_formulas
 from paraguard_utils.models import encoder
 
 
@@ -32,6 +33,24 @@ def test_command_line(tmp_path, command):
     out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
     assert list(out) == ["id", "text", "q", "finish_reason", "label", "kind", "rule"]
     assert out["label"].tolist() == ["reject", "accept", "blocked"]
+
+
+FORMULAS = ["=cmd|x", "+1+cmd", "@x", "-x", "'=x", "''=x", "'tis", "-1.5", "\uff1dx"]
+
+
+def test_formulas_are_escaped_and_come_back(tmp_path, command):
+    asked = pd.DataFrame({"=id": FORMULAS, "response": [f"={one}" for one in FORMULAS]})
+    file = tmp_path / "answers.csv"
+    asked.to_csv(file, index=False)
+    done = command("label", str(file), "--labeller", "cues")
+    out = pd.read_csv(io.StringIO(done.printed), dtype=str, keep_default_na=False)
+    for name in out:
+        texts = [name, *out[name]]
+        runs = [one for one in texts if one[:1] in "=+-@\uff1d" and one]
+        assert runs in ([], ["-1.5"]), "a number is no formula"
+    names = unescape_formulas(pd.Series(list(out)))
+    back = unescape_formulas(out).set_axis(names, axis=1)
+    pd.testing.assert_frame_equal(back[["=id", "response"]], asked, check_dtype=False)
 
 
 @pytest.mark.parametrize("case", ["missing", "column", "request", "empty"])

@@ -160,6 +160,19 @@ def test_texts_of_two_prompts_are_two_wordings(tmp_path):
     assert len(found.rows) == 12 and not found.repeated
 
 
+def test_what_the_user_says_of_one_text_counts_whatever_its_ids_are(tmp_path):
+    # 12 texts of 5 runs each; an id numbers the rows
+    frame = runs().drop(columns="trial").assign(prompt_id=range(60))
+    file = tmp_path / "log"
+    assert not read(frame, file).repeated
+    found = read(frame, file, same_text="repeats")
+    assert len(found.rows) == 60 and found.rows["wording"].nunique() == 12
+    assert sorted(found.rows["repeat"]) == sorted(list(range(5)) * 12)
+    once = read(frame, file, same_text="doubles")
+    kept = frame.drop_duplicates(["text", "decision"])
+    assert len(once.rows) == len(kept)
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy")), min_size=1))
 def test_doubles_never_change_what_is_decided(pairs):
     """Every (text, outcome) that is there stays there, and repeats count from 0."""
@@ -370,3 +383,96 @@ def test_an_audit_counts_the_wordings_that_were_read(tmp_path, same_text, n_clus
     )
     found = audit(Decisions.from_file(log, same_text=same_text))
     assert found.table["n_clusters"].tolist() == [n_clusters]
+
+
+# --- Conversations in which a filter stopped a turn
+
+PLACEHOLDER = "[content filtered]"
+
+
+def conversation_rows():
+    """Ten conversations of three turns; a filter stops the first turn of four."""
+    rows = []
+    for i in range(10):
+        first = PLACEHOLDER if i < 4 else HELP
+        later = (
+            [REFUSAL, REFUSAL] if i < 3 else [REFUSAL, HELP] if i == 3 else [HELP] * 2
+        )
+        for turn, answer in enumerate([first, *later]):
+            rows.append((f"talk {i}", turn, f"what about {i} {turn}", answer))
+    names = ["conversation_id", "turn", "text", "answer"]
+    return pd.DataFrame(rows, columns=names).assign(
+        cluster=[f"c{i % 6}" for i in range(30)]
+    )
+
+
+def test_refusals_after_a_stop_are_counted_apart(tmp_path):
+    rows = conversation_rows()
+    found = read(rows, tmp_path / "log.csv", labeller="cues")
+    # The stops themselves are no such rows: two later turns of each of four talks are
+    assert found.rows["after_stop"].sum() == 8
+    assert not found.rows.loc[found.rows["label"] == "blocked", "after_stop"].any()
+    (row,) = audit(found, n_resamples=20).table.to_dict("records")
+    assert (row["n_after_stop"], row["n_after_stop_reject"]) == (8, 7)
+    (said,) = audit(found, n_resamples=20).sentences
+    # 11 of 30 are refused, 4 of them stopped
+    assert "refused 7 of 8 requests, which count too; elsewhere 4 of 22." in said
+
+
+def test_turns_are_ordered_by_their_numbers(tmp_path):
+    rows = conversation_rows()
+    mixed = rows.sample(frac=1, random_state=0)
+    found = read(mixed, tmp_path / "log.csv", labeller="cues")
+    assert found.rows["after_stop"].sum() == 8
+    backwards = rows.drop(columns="turn")[::-1]
+    found = read(backwards, tmp_path / "log.csv", labeller="cues")
+    assert not found.rows["after_stop"].any(), "without numbers the file's order counts"
+
+
+def test_a_stop_inside_the_messages_of_a_row_is_seen(tmp_path):
+    def messages(first, **more):
+        return [
+            {"role": "user", "content": "how do I fold a crane"},
+            {"role": "assistant", "content": first, **more},
+            {"role": "user", "content": "and a boat"},
+        ]
+
+    stopped = [
+        messages(PLACEHOLDER),
+        messages("", finish_reason="content_filter"),
+        messages([{"type": "text", "text": "Sorry, the model cannot answer this question."}]),
+    ]  # fmt: skip
+    others = [messages(HELP), messages(REFUSAL), messages("")]
+    lines = [
+        {"messages": one, "response": REFUSAL, "cluster": f"c{i}", "model": "m"}
+        for i, one in enumerate(stopped + others)
+    ]
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    found = Decisions.from_file(file, labeller="cues")
+    assert found.rows["after_stop"].tolist() == [True] * 3 + [False] * 3
+
+
+def test_a_column_of_runs_or_users_names_no_conversation(tmp_path):
+    rows = conversation_rows().drop(columns="conversation_id")
+    for values in ("one run", [f"row {i}" for i in range(30)]):
+        found = read(
+            rows.assign(session_id=values), tmp_path / "log.csv", labeller="cues"
+        )
+        assert "conversation" not in found.reading.columns
+        assert not found.rows["after_stop"].any()
+    named = Decisions.from_file(
+        tmp_path / "log.csv", {"conversation": "session_id"}, labeller="cues"
+    )
+    assert named.reading.columns["conversation"] == "session_id"
+
+
+def test_other_logs_say_nothing_of_conversations(tmp_path):
+    found = read(runs(), tmp_path / "log.csv")
+    table = audit(found, n_resamples=20).table
+    assert "n_after_stop" not in table
+    rows = conversation_rows().replace({"answer": {PLACEHOLDER: HELP}})
+    (said,) = audit(
+        read(rows, tmp_path / "log.csv", labeller="cues"), n_resamples=20
+    ).sentences
+    assert "conversation" not in said

@@ -1,8 +1,10 @@
 """Read flat rows, chat completions, responses of providers, and batches."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from paraguard_tools.logs.conversations import has_earlier_stop
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
@@ -100,12 +102,14 @@ def _read_request(request: Object, item: Object) -> dict[str, Any]:
     """Return what was asked, and the answer if it is in the conversation too."""
     found: dict[str, Any] = {}
     places = ("messages", "contents", "input")
-    for conversation in (one.get(name) for one in (request, item) for name in places):
+    for one, name in itertools.product((request, item), places):
+        conversation = one.get(name)
         if isinstance(conversation, list):
             text, answer = read_conversation(conversation)
             if text is not None:
                 found["text"] = text
                 found["messages"] = True
+                found["after_stop"] = has_earlier_stop(conversation)
                 if answer is not None:
                     found["answer"] = answer
                 break

@@ -65,6 +65,19 @@ USUAL_COLUMNS = {
     "annotation": ["annotation"],
     "score": ["score", "probability"],
     "error": ["error", "is_error"],
+    "conversation": [
+        "conversation",
+        "conversation_id",
+        "dialogue_id",
+        "dialog_id",
+        "chat_id",
+        "thread_id",
+        "session_id",
+        "sessionid",
+        "session.id",
+        "gen_ai.conversation.id",
+    ],
+    "turn": ["turn", "turn_id", "turn_index", "turn_idx", "turn_number"],
     "repeat": [
         "repeat",
         "trial",
@@ -111,8 +124,9 @@ class Row(NamedTuple):
 
     `number` is that of its record, from 0. `columns` has what the record says under
     names of its own, `found` the fields that its format itself tells: those of
-    `USUAL_COLUMNS`, and `model` (the system, where no column names one), `id` and
-    `reasoning` (whether an empty answer came with reasoning).
+    `USUAL_COLUMNS`, and `model` (the system, where no column names one), `id`,
+    `reasoning` (whether an empty answer came with reasoning) and `after_stop` (whether
+    a filter stopped an earlier answer of the conversation).
     """
 
     number: int
@@ -261,13 +275,16 @@ def _choice_text(choice: Any) -> str:
 
 def find_reason(body: Object) -> str | None:
     """Return why an answer ended, as its provider says it."""
-    found = (value for path in _REASONS for value in values_at(body, path))
-    return next((one for one in found if isinstance(one, str) and one), None)
+    for path in _REASONS:
+        for value in values_at(body, path):
+            if isinstance(value, str) and value:
+                return value
+    return None
 
 
 def tells_reasoning(body: Object) -> bool:
     """Return whether a response has reasoning, or was billed for it."""
-    if any(value for path in _THOUGHTS for value in values_at(body, path)):
+    if any(any(values_at(body, path)) for path in _THOUGHTS):
         return True
     blocks = [*values_at(body, "content.type"), *values_at(body, "output.type")]
     marks = values_at(body, "candidates.content.parts.thought")

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from paraguard_tools.logs.conversations import has_earlier_stop
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
@@ -200,6 +201,7 @@ def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
         "answer": answer,
         "model": value_at(nested, "llm.model_name"),
         "id": value_at(span, "context.span_id") or span.get("spanId"),
+        "after_stop": has_earlier_stop(asked),
     }
     status = value_at(span, "status.code") or value_at(span, "status_code")
     status = status or span.get("status")
@@ -225,6 +227,7 @@ def _read_gen_ai(about: Object) -> dict[str, Any]:
     reasons = _list_attribute(about, "gen_ai.response.finish_reasons")
     fields = {
         "text": read_conversation(asked)[0],
+        "after_stop": has_earlier_stop(asked),
         "answer": join_texts(last.get("content")),
         "finish_reason": last.get("finish_reason") or next(iter(reasons), None),
         "model": about.get("gen_ai.response.model"),

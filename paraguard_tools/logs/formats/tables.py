@@ -96,6 +96,13 @@ def read_parquet(source: LogSource) -> pd.DataFrame:
             " pyarrow"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
+        twice = re.search(
+            r"Multiple matches for FieldRef\.Name\((.*?)\) in", str(error)
+        )
+        if twice:
+            raise DataError(
+                f"{source.name}: two columns are named {twice[1]!r}; rename one of them"
+            ) from None
         raise source.error(error) from None
     named = [name for name in frame.index.names if name is not None]
     if named:

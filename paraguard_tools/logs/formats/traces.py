@@ -1,5 +1,6 @@
 """Read exports of Langfuse and LangSmith, as JSON or as tables."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -32,7 +33,9 @@ def is_langfuse(item: Object) -> bool:
 
 def read_langfuse(records: _Records, named: frozenset[str]) -> Iterator[Row]:
     """Yield the generations of Langfuse; traces if there are none."""
-    listed = [one for number, item in records for one in _list_langfuse(number, item)]
+    listed = list(
+        itertools.chain.from_iterable(itertools.starmap(_list_langfuse, records))
+    )
     kinds = {str(item.get("type", "")).upper() for _, item in listed}
     for number, item in listed:
         if "GENERATION" in kinds and str(item.get("type", "")).upper() != "GENERATION":
@@ -62,11 +65,11 @@ def _list_langfuse(number: int, item: Object) -> Iterator[tuple[int, Object]]:
     for one in rows:
         own = _load(one.get("metadata"))
         shared = _load(mapping_at({"trace": about}, "trace").get("metadata"))
-        both = [part for part in (shared, own) if isinstance(part, Mapping)]
-        yield (
-            number,
-            {**one, "metadata": {k: v for part in both for k, v in part.items()}},
-        )
+        both: dict[str, Any] = {}
+        for part in (shared, own):
+            if isinstance(part, Mapping):
+                both |= part
+        yield number, {**one, "metadata": both}
 
 
 def is_langsmith(item: Object) -> bool:
