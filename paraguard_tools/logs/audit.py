@@ -63,13 +63,13 @@ AUDIT_HEADINGS = {
     "n_blocked": "stopped by a filter",
     "n_after_stop": "after a stop in the same conversation",
     "n_after_stop_reject": "of these refused",
-    "n_clusters": "clusters",
+    "n_clusters": "clusters of two wordings or more",
     "n_near": "rows with a neighbour",
     "frr": "refused (FRR)",
     "dr": "disagreement ratio (DR)",
     "dr_chance": "DR of one wording, repeated (chance)",
-    "refused_once": "meanings refused in one wording or more",
-    "refused_always": "meanings refused in all",
+    "refused_once": "requests refused in one wording or more",
+    "refused_always": "requests refused in all wordings",
     "rephrased1": "answered at the first rewording",
     "rephrased3": "within three",
     "dr_few_words": "DR, few words in common",
@@ -107,7 +107,7 @@ class Audit:
         and NaN throughout if more than `MAX_UNDECIDED_SHOWN` of the requests have no
         decision (the note says why): frr and dr: share of harmless requests refused,
         and disagreement ratio; dr_chance: that of repeats of one wording, if there are;
-        refused_once, refused_always: meanings refused in at least one wording, and in
+        refused_once, refused_always: requests refused in at least one wording, and in
         all; rephrased1, rephrased3: refused requests answered at the first, and within
         three other wordings; harmful_refused, rephrased3_harmful: the same of requests
         that should be refused; rephrased3_difference; dr_few_words, dr_most_words: DR
@@ -325,6 +325,7 @@ class _Measures:
         self.estimates: dict[str, Estimate] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.notes: list[str] = []
+        self._without_interval: dict[str, list[str]] = {}  # by what an interval takes
 
     def add(self, rule: str, *sides: pd.DataFrame, **found: Estimate) -> None:
         """Add estimates of some decisions, with intervals by a rule of `_RULES`."""
@@ -338,8 +339,8 @@ class _Measures:
             for name in known:
                 value, draws = found[name].value, found[name].draws
                 found[name] = Estimate(value, np.nan, np.nan, draws)
-            what = ", ".join(AUDIT_HEADINGS[name] for name in known)
-            self.notes.append(f"{what}: too few for an interval, which takes {needs}")
+            headings = [AUDIT_HEADINGS[name] for name in known]
+            self._without_interval.setdefault(needs, []).extend(headings)
         self.estimates |= found
 
     def columns(self, n_undecided: int, **more: float) -> dict[str, Any]:
@@ -352,7 +353,11 @@ class _Measures:
             known = (np.nan, np.nan) if n_undecided else (estimate.value,) * 2
             least, most = self.ranges.get(name, known)
             columns |= {f"{name}_least": least, f"{name}_most": most}
-        return columns | more | {"note": "; ".join(self.notes)}
+        notes = list(self.notes)
+        for needs, headings in self._without_interval.items():
+            what = ", ".join(headings)
+            notes.append(f"{what}: too few for an interval, which takes {needs}")
+        return columns | more | {"note": "; ".join(notes)}
 
 
 def explain_undefined(n_refused: int, n_answered: int) -> str:
@@ -360,7 +365,7 @@ def explain_undefined(n_refused: int, n_answered: int) -> str:
     if not n_refused and not n_answered:
         return "DR is undefined: no row is answered or refused"
     if n_refused and n_answered:
-        return "DR is undefined: no two rows ask the same in other words"
+        return "DR is undefined: it takes two clusters of two wordings or more"
     alike = "refused" if n_refused else "answered"
     nothing = "answered" if n_refused else "refused"
     return (

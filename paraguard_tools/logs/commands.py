@@ -119,8 +119,8 @@ def embed_log(decisions: Decisions) -> np.ndarray:
         raise DataError(
             f"{decisions.name}: no column says which requests ask the same (cluster)."
             " Name it with --cluster COLUMN, or cut an id: --cluster"
-            f" 'COLUMN~PATTERN'.{offered} Near neighbours can replace clusters, after"
-            f" pip install '.[models]' in a clone ({missing.name} is not there)."
+            f" 'COLUMN~PATTERN'.{offered} Or let near neighbours stand in for clusters:"
+            f" pip install '.[models]' in a clone (it brings {missing.name})."
         ) from None
 
 

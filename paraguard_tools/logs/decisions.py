@@ -396,8 +396,9 @@ def _describe_canned(answers: pd.DataFrame, labels: pd.Series) -> list[str]:
     said = []
     for line in lines.head(_MAX_CANNED).to_dict("records"):
         said.append(
-            f"{line['n']:,} answers to {line['n_requests']:,} requests are one line,"
-            f" counted as {line['label']}: {show_name(line['line'], _MAX_CANNED_CHARS)}"
+            f"{line['n']:,} answers, to {line['n_requests']:,} requests, are identical"
+            f" and counted as {line['label']}:"
+            f" {show_name(line['line'], _MAX_CANNED_CHARS)}"
             " (--refusal-phrases FILE, if your product declines with it)."
         )
     return said

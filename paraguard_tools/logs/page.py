@@ -106,7 +106,10 @@ def _draw(table: pd.DataFrame) -> bytes:
 
         from paraguard_utils.report.figures import style
     except ModuleNotFoundError as error:
-        print(f"no figure: the package {error.name} is not installed", file=sys.stderr)
+        print(
+            f"the report has no picture, which takes the package {error.name}",
+            file=sys.stderr,
+        )
         return b""
     known = table[table["frr"].notna()].head(40)
     if known.empty:

@@ -119,8 +119,8 @@ class Reading:
         pairs = [f"{one} from {name!r}" for one, name in self.columns.items()]
         first = next((one for one in self.columns if one not in _OPTIONS), "text")
         return [
-            f"Columns: {', '.join(pairs)}. To take another one, or none:"
-            f" --{first} COLUMN, --{first} none, and so on."
+            f"Columns: {', '.join(pairs)}. If one is wrong: --{first} COLUMN takes"
+            f" another, --{first} none takes none, and so on."
         ]
 
     def _describe_undecided(self) -> list[str]:

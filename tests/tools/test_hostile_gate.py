@@ -310,7 +310,7 @@ def test_repeats_of_one_wording_are_chance():
     (row,) = audit(Decisions.from_frame(alone), n_resamples=50).table.to_dict("records")
     # six of eight refused: 2 * 3/4 * 1/4 * 8/7 over 0.375
     assert np.isnan(row["dr"]) and row["dr_chance"] == pytest.approx(8 / 7)
-    assert "no two rows ask the same in other words" in row["note"]
+    assert "two clusters of two wordings or more" in row["note"]
 
 
 RUN_LABELS = {"r": "reject", "a": "accept", "u": "unparsed"}
