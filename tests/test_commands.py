@@ -196,7 +196,9 @@ def call(command, clone, **environment):
     both streams together.
     """
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "PARAGUARD_NO_PDF"))
     }
     own = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
     own["PYTHONDONTWRITEBYTECODE"] = ""  # as make: no process compiles all anew
