@@ -24,15 +24,15 @@ hypothesis.settings.load_profile("paraguard")
 
 
 LONGEST = (
-    "06_validity.ipynb",
-    "A3_more.ipynb",
     "test_commands.py",
-    "07_remedies.ipynb",
-    "A4_decisions.ipynb",
-    "A5_what_it_hangs_on.ipynb",
-    "test_live.py",
-    "test_rebuild.py",
     "test_remedies_models.py",
+    "test_live.py",
+    "A3_more.ipynb",
+    "06_validity.ipynb",
+    "A4_decisions.ipynb",
+    "07_remedies.ipynb",
+    "A5_what_it_hangs_on.ipynb",
+    "test_rebuild.py",
     "test_explorer.py",
     "test_unsafe.py",
     "test_package.py",
