@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sought import find_texts
 
 from paraguard_lab.public_records import measures, sources
@@ -144,6 +146,13 @@ def test_counts_kept_are_those_of_the_source():
     counts = sources.count_by_prompt(sources.SOURCES["stability"].read(SHARED))
     kept = sources.read_counts("stability")
     assert counts.astype(str).equals(kept.astype(str))
+
+
+@given(st.lists(st.text("ab .\n", max_size=9), max_size=9), st.text("ab .\n"))
+def test_texts_are_found_wherever_they_begin_and_end(texts, content):
+    parts = [content[start : start + 5] for start in range(len(content))]
+    every = [*texts, *parts]
+    assert find_texts(every, content) == [text for text in every if text in content]
 
 
 @needs_sources
