@@ -1,6 +1,8 @@
-"""What holds for all tests: one thread, and stderr is no result.
+"""What holds for all tests: one thread, no PDF, and stderr is no result.
 
-Equal bits need one thread; progress bars and warnings vary.
+Equal bits need one thread; progress bars and warnings vary. Notebooks show no PDF of
+their figures: where PARAGUARD_WEEKLY is not set, only tests of PDFs and of documented
+commands write them.
 """
 
 import os
@@ -8,6 +10,9 @@ import os
 # Beside a busy process the engine gives threads up, and their number decides the last
 # digits of what a model says.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if not os.environ.get("PARAGUARD_WEEKLY"):
+    os.environ.setdefault("PARAGUARD_NO_PDF", "1")
 
 
 def pytest_collectstart(collector):

@@ -1,6 +1,6 @@
 """Kinds of files that only this package reads and writes: their columns and places.
 
-Importing the package adds them to those of `paraguard_utils`.
+They join those of `paraguard_utils` where stores are imported (`seams.add_kinds`).
 """
 
 import pandera.pandas as pa

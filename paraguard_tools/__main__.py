@@ -32,7 +32,12 @@ STUDY = {
 
 NEEDED = ""  # the package for the want of which the study's commands are not there
 
+_OWN_LOG = sys.argv[1:2] and sys.argv[1] in YOUR_LOG
+
 for package in find_extensions("commands"):
+    # What the study needs takes long to import, and a log of one's own needs none of it
+    if package == "study" and _OWN_LOG:
+        continue
     try:
         load_extension("commands", package)  # adds its commands to the app
     except ModuleNotFoundError as missing:

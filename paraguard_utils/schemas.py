@@ -262,14 +262,16 @@ def select_prompts(
 
     Raise DataError about a prompt without a row in the frame; `where` is its file.
     """
-    is_missing = ~prompts["prompt_id"].isin(frame["prompt_id"])
-    if is_missing.any():
+    by_id = frame.set_index("prompt_id")
+    rows = by_id.index.get_indexer_for(prompts["prompt_id"])
+    if (rows < 0).any():
+        is_missing = ~prompts["prompt_id"].isin(frame["prompt_id"])
         first = prompts["prompt_id"][is_missing].iloc[0]
         raise DataError(
             f"{where}: prompt {first} has no row, and so {is_missing.sum()} of"
             f" {len(prompts)} prompts; restore the file, or make it again"
         )
-    return frame.set_index("prompt_id").loc[prompts["prompt_id"]].reset_index()
+    return by_id.iloc[rows].reset_index()
 
 
 MAY_BE_EMPTY = ("pairs", "scores")

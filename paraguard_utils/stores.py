@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from paraguard_utils import __version__, paths
+from paraguard_utils import __version__, paths, seams
 from paraguard_utils.errors import Changed, DataError, Missing
 from paraguard_utils.schemas import SCHEMAS, Corpus, check_schema, list_text_columns
 
@@ -75,7 +75,7 @@ KINDS = {
     ),
     "figures": FileKind("figures/{}", "the notebook of that figure"),
 }
-"""Kinds by name; other packages add theirs (`paraguard_lab.kinds`)."""
+"""Kinds by name; other packages add theirs (`seams.add_kinds`)."""
 
 
 _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
@@ -458,3 +458,6 @@ def frame_hash(frame: pd.DataFrame) -> str:
     """Return 16 hex digits over a frame's content, for meta files."""
     content = frame.to_csv(index=False, float_format="%.5g").encode()
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+seams.import_kinds()

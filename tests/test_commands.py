@@ -36,6 +36,7 @@ HERE = tuple(
         "audit new.csv",
         "audit decisions.csv ",
         "corpus sheet",
+        "label answers.csv",
         "remedy --store recorded",
     )
 )
@@ -196,7 +197,9 @@ def call(command, clone, **environment):
     both streams together.
     """
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "PARAGUARD_NO_PDF"))
     }
     own = {"PYTHONPATH": str(clone), "PARAGUARD_CACHE": str(paths.CACHE)}
     own["PYTHONDONTWRITEBYTECODE"] = ""  # as make: no process compiles all anew
@@ -331,7 +334,10 @@ def call_here(line, command, folder, monkeypatch):
     monkeypatch.chdir(folder)
     program, *arguments = shlex.split(line)
     assert program == ".venv/bin/paraguard"
+    *arguments, arrow, file = arguments if ">" in arguments else (*arguments, "", "")
     done = command(*arguments)
+    if arrow:
+        (folder / file).write_text(done.printed, encoding="utf-8")
     return done.status or 0, f"{done.printed}{done.error}"
 
 
@@ -383,6 +389,8 @@ def test_every_documented_command_runs_as_written(
         assert "06_validity done" in printed
         table = pd.read_csv(clone / "results/live/tables/table1_systems.csv")
         assert table["system"].str.startswith("tiny-chat-").any()
+    if line.startswith(".venv/bin/paraguard label"):
+        assert pd.read_csv(clone / "labelled.csv")["label"].tolist() == ["reject"]
     if "SLURM_ARRAY_TASK_ID" in line:
         assert "shard 1/8 is asked" in printed
     if line.startswith(".venv/bin/paraguard run 01"):

@@ -202,6 +202,7 @@ def written(folder):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RESULTS", Path(folder))
+        patch.delenv(style.NO_PDF, raising=False)
         files = config.open_files()
         store = files.store
         one = pipeline.score_systems(files, [name], config)[name]
@@ -221,6 +222,7 @@ def test_what_is_written_does_not_depend_on_the_processor(tmp_path):
     assert {
         "ci_correlations.csv",
         "ci_correlates.png",
+        "ci_correlates.pdf",
         "smollm2-135m-instruct-q4_1--none.parquet",
     } <= set(own)
     assert elsewhere("test_project", "written", tmp_path / "other") == str(own)

@@ -176,9 +176,15 @@ def veto_curve(frames: VetoFrames, clusters: ClusterBootstrap) -> Table:
     """
     rejected = _share_rejected(frames, clusters)
     rows = []
+    by_numbers: dict[tuple[int, ...], dict[str, float]] = {}
     for threshold in VETO_THRESHOLDS:
-        estimates = _estimate_veto(frames, rejected, threshold, clusters)
-        rows.append({"threshold": threshold, **to_columns(estimates)})
+        # A higher threshold overturns some of the same: as many are the same ones
+        both = [is_overturned(frame, threshold) for frame in frames]
+        numbers = tuple(int(overturned.sum()) for overturned in both)
+        if numbers not in by_numbers:
+            estimates = _estimate_veto(frames, rejected, threshold, clusters)
+            by_numbers[numbers] = to_columns(estimates)
+        rows.append({"threshold": threshold, **by_numbers[numbers]})
     return pd.DataFrame(rows)
 
 

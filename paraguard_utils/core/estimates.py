@@ -9,11 +9,12 @@ comparisons).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
+from scipy.special import betaincinv
 
 Strings: TypeAlias = Sequence[Any] | np.ndarray
 Numbers: TypeAlias = Sequence[float] | np.ndarray  # one per prompt, also as a Series
@@ -377,8 +378,6 @@ def studentize(
     return Estimate(values[0], low, high, draws)
 
 
-# Scipy takes half a millisecond, and the same few are asked for again and again
-@lru_cache
 def binomial_interval(hits: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a share of n > 0 independent trials.
 
@@ -390,9 +389,8 @@ def binomial_interval(hits: int, n: int) -> tuple[float, float]:
     >>> round(low, 3), round(high, 3)
     (0.003, 0.445)
     """
-    from scipy.stats import binomtest  # a second to import
-
-    low, high = binomtest(hits, n).proportion_ci()
+    low = betaincinv(hits, n - hits + 1, 0.025) if hits else 0.0
+    high = betaincinv(hits + 1, n - hits, 0.975) if hits < n else 1.0
     return float(low), float(high)
 
 

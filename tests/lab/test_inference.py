@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influences import NAMES, by_numbers
+from scipy.stats import binomtest
 from statsmodels.stats.multitest import multipletests
 
 from paraguard_lab.core.inference import (
     adjust_holm,
     exact_share,
     share_of_clusters,
+    wilson_interval,
 )
 from paraguard_lab.core.ratios import ratio_difference
-from paraguard_utils.core.estimates import ClusterBootstrap
+from paraguard_utils.core.estimates import ClusterBootstrap, binomial_interval
 
 
 def test_the_share_of_prompts_on_their_own_is_exact():
@@ -57,6 +59,16 @@ def test_shares_of_clusters_by_hand():
         "five are drawn, of which e has no value"
     )
     assert np.isnan(share_of_clusters(clusters, [], [])).all()
+
+
+@pytest.mark.parametrize(
+    ("interval", "method"), [(binomial_interval, "exact"), (wilson_interval, "wilson")]
+)
+@pytest.mark.parametrize("n", [1, 2, 5, 40, 1200])
+def test_intervals_of_shares_are_scipys(interval, method, n):
+    for hits in {0, 1, n // 3, n - 1, n}:
+        expected = binomtest(hits, n).proportion_ci(method=method)
+        assert interval(hits, n) == pytest.approx(expected, abs=1e-10)
 
 
 def test_a_difference_of_ratios_by_hand():

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sought import find_texts
 
 from paraguard_lab.public_records import measures, sources
 from paraguard_utils import paths
@@ -228,6 +231,13 @@ def test_counts_kept_are_those_of_the_source():
     assert counts.astype(str).equals(kept.astype(str))
 
 
+@given(st.lists(st.text("ab .\n", max_size=9), max_size=9), st.text("ab .\n"))
+def test_texts_are_found_wherever_they_begin_and_end(texts, content):
+    parts = [content[start : start + 5] for start in range(len(content))]
+    every = [*texts, *parts]
+    assert find_texts(every, content) == [text for text in every if text in content]
+
+
 @needs_sources
 @pytest.mark.slow
 def test_no_text_of_a_source_is_in_the_repository():
@@ -244,4 +254,5 @@ def test_no_text_of_a_source_is_in_the_repository():
     ]
     said = " ".join(place.read_text(encoding="utf-8") for place in places)
     said = said + json.dumps(said)
-    assert not [text for text in texts if len(text) >= 30 and text[:60] in said]
+    starts = [text[:60] for text in texts if len(text) >= 30]
+    assert not find_texts(starts, said)

@@ -114,6 +114,28 @@ def test_the_help_names_every_command_by_whom_it_is_for(command):
     assert "A study of your model: run, remedy" in printed
 
 
+OWN_LOG = """
+import sys
+from paraguard_tools.__main__ import main
+try:
+    main()
+finally:
+    print(sorted({"pandera", "yaml", "sklearn", "torch"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_a_log_of_ones_own_waits_for_nothing_that_a_study_needs():
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_LOG, "audit", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "Example: paraguard audit" in done.stdout
+    assert done.stdout.endswith("\n[]\n"), done.stdout
+
+
 WITHOUT_STUDY = """
 import importlib.abc, sys
 

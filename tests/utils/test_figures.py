@@ -116,6 +116,7 @@ def digests(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "display", lambda *_, **__: None)
         patch.setattr(paths, "RESULTS", Path(folder))
+        patch.delenv(style.NO_PDF, raising=False)
         for name, (figure, panel) in drawn().items():
             if name in SAMPLED_FIGURES or os.environ.get("PARAGUARD_WEEKLY"):
                 figures.publish_figure(stores.Store("live"), name, figure, panel, {})
@@ -135,6 +136,22 @@ def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
         "fig5_cohorts.csv",
     } <= set(own)
     assert elsewhere("test_figures", "digests", tmp_path / "other") == str(own)
+
+
+def test_a_pdf_is_written_unless_none_is_wanted(results, monkeypatch):
+    monkeypatch.setattr(style, "display", lambda *_, **__: None)
+    panel = pd.DataFrame({"x": [1.0]})
+    for no_pdf, suffixes in (
+        ("1", {".csv", ".json", ".png"}),
+        ("", {".csv", ".json", ".pdf", ".png"}),
+    ):
+        monkeypatch.setenv(style.NO_PDF, no_pdf)
+        figure, _ = style.subplots()
+        figures.publish_figure(stores.Store("live"), f"f{no_pdf}", figure, panel, {})
+        written = (results / "live" / "figures").glob(f"f{no_pdf}.*")
+        assert {path.suffix for path in written} == suffixes
+    pdf = (results / "live" / "figures" / "f.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and b"CreationDate" not in pdf
 
 
 def luminance(colours):

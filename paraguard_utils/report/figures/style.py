@@ -1,5 +1,6 @@
 """What all figures share: style, palette, widths, panels and `publish_figure`."""
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -57,6 +58,12 @@ CHANCE_LINE: Look = {
 _SYSTEM_PROMPTS = {"none": (":", "o"), "safety": ("-", "s"), "strict": ("--", "^")}
 """The line and the marker of each system prompt."""
 
+NO_PDF = "PARAGUARD_NO_PDF"
+"""Environment variable: if it is set, figures are PNG and numbers only.
+
+A PDF takes longer than all else about a figure, and a notebook shows none.
+"""
+
 _STYLE_FILE = Path(__file__).with_name("paraguard.mplstyle")
 
 
@@ -80,8 +87,8 @@ def publish_figure(
 ) -> None:
     """Write a figure as PNG and PDF, and the numbers that it draws as CSV; show it.
 
-    They go to the store's `figures/`. `panel` has the numbers, `meta` the parameters
-    and the hashes of inputs.
+    They go to the store's `figures/`, without the PDF where `NO_PDF` is set. `panel`
+    has the numbers, `meta` the parameters and the hashes of inputs.
     """
     png = store.output_path("figures", f"{name}.png")
     figure.savefig(png)
@@ -89,9 +96,10 @@ def publish_figure(
     with PIL.Image.open(png) as picture:
         reduced = picture.convert("RGB").quantize(128)
     reduced.save(png, optimize=True)
-    # Without software version and date, the same figure is the same bytes.
-    undated = {"Creator": None, "Producer": None, "CreationDate": None}
-    figure.savefig(png.with_suffix(".pdf"), metadata=undated)
+    if not os.environ.get(NO_PDF):
+        # Without software version and date, the same figure is the same bytes.
+        undated = {"Creator": None, "Producer": None, "CreationDate": None}
+        figure.savefig(png.with_suffix(".pdf"), metadata=undated)
     plt.close(figure)
     write_file(png.with_suffix(".csv"), panel, "panel", meta)
     _display(png)
