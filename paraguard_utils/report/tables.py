@@ -15,6 +15,7 @@ from paraguard_utils.report import links
 from paraguard_utils.text import replace_control
 
 COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} | {
+    "auc_equal_length": "AUC, equal length",
     "cr60_clipped": "CR@0.60, clipped",
     "dr_free": "DR, free rewordings",
     "dr_near": "DR, near-copies",
