@@ -96,7 +96,7 @@ def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3) -> s
     if np.isnan(row[name]):
         return "–"
     value = format_number(row[name], decimals)
-    if np.isnan(row[f"{name}_low"]):
+    if np.isnan(row[f"{name}_low"]) or np.isnan(row[f"{name}_high"]):
         return f"{value} [–]"
     low = format_number(row[f"{name}_low"], decimals)
     high = format_number(row[f"{name}_high"], decimals)
