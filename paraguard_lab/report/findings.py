@@ -16,9 +16,9 @@ from paraguard_utils.report.findings import locate_intervals
 from paraguard_utils.schemas import Table
 
 EXCESS_VERDICTS = {
-    "above": "refused phrasings lie further off",
-    "below": "refused phrasings lie closer",
-    "about": "cannot tell from noise",
+    "above": "refused phrasings are further away",
+    "below": "refused phrasings are closer",
+    "about": "not distinguishable from noise",
     "undefined": "undefined",
 }
 """What the excess says of a system, by the side of 0 on which its interval is."""
@@ -39,8 +39,8 @@ def judge_excess(table: Table) -> list[str]:
     Returns
     -------
     list of str
-        Values of `EXCESS_VERDICTS`, or "too few to judge" below 30 rejections or 10
-        mixed clusters.
+        Values of `EXCESS_VERDICTS`, or "too few refusals to estimate" below 30
+        rejections or 10 mixed clusters.
     """
     sides = locate_intervals(table, "excess")
     verdicts = np.array([EXCESS_VERDICTS[side] for side in sides], object)
@@ -49,7 +49,7 @@ def judge_excess(table: Table) -> list[str]:
         is_explained = (sides == "above") & ~np.isin(left, ["above", "undefined"])
         verdicts[is_explained] = "separable by wording"
     too_few = too_few_for_excess(table)
-    return list(np.where(too_few, "too few to judge", verdicts))
+    return list(np.where(too_few, "too few refusals to estimate", verdicts))
 
 
 def significant_pairs(between: Table, table: Table) -> Table:

@@ -16,6 +16,7 @@ from paraguard_utils.analysis.confusion import MEASURES
 from paraguard_utils.text import replace_control
 
 COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} | {
+    "auc_equal_length": "AUC, equal length",
     "cr60_clipped": "CR@0.60, clipped",
     "dr_free": "DR, free rewordings",
     "dr_near": "DR, near-copies",
@@ -96,7 +97,7 @@ def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3) -> s
     if np.isnan(row[name]):
         return "–"
     value = format_number(row[name], decimals)
-    if np.isnan(row[f"{name}_low"]):
+    if np.isnan(row[f"{name}_low"]) or np.isnan(row[f"{name}_high"]):
         return f"{value} [–]"
     low = format_number(row[f"{name}_low"], decimals)
     high = format_number(row[f"{name}_high"], decimals)

@@ -282,4 +282,4 @@ def test_chance_of_any_labels(case):
         )
     else:
         assert table["excess_matched"].isna().all()
-    assert findings.judge_excess(table) == ["too few to judge"] * len(table)
+    assert findings.judge_excess(table) == ["too few refusals to estimate"] * len(table)

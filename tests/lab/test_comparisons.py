@@ -38,9 +38,9 @@ def test_a_verdict_needs_rejections_and_mixed_clusters():
     said = lab_findings.judge_excess(pd.DataFrame(frames))
     assert said == [
         lab_findings.EXCESS_VERDICTS["above"],
-        "too few to judge",
-        "too few to judge",
-        "cannot tell from noise",
+        "too few refusals to estimate",
+        "too few refusals to estimate",
+        "not distinguishable from noise",
         "undefined",
     ]
     left = pd.DataFrame([row] * 3).assign(excess_equal_contrast=0.0)

@@ -386,9 +386,9 @@ def test_remedies_lead_from_the_untouched_system_to_where_their_rates_are(pictur
             [[0.1, 0.3], [0.8, 0.9]],
             [pytest.approx(before), pytest.approx([row["frr"], row["twins"]])],
         ]
-        dr = f"DR {row['dr'] - row['dr_change']:.2f} to {row['dr']:.2f}"
+        dr = f"DR {row['dr'] - row['dr_change']:.2f} → {row['dr']:.2f}"
         assert [text.get_text() for text in axis.texts] == [
-            "DR: too few to judge" if remedy == "d" else dr
+            "DR: too few refusals" if remedy == "d" else dr
         ]
 
 
@@ -483,7 +483,7 @@ def test_settings_are_drawn_as_differences_from_the_default():
         "scaling: clipped",
         "theta: 0.90",
     ]
-    assert "theta cannot move it" in texts_in(figure)
+    assert "theta cannot change it" in texts_in(figure)
 
 
 def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
@@ -492,9 +492,13 @@ def test_levels_are_the_panel_and_few_rejections_are_left_out(pictures):
     for axis, measure in zip(panels(figure), ("rho", "ci_change"), strict=True):
         same(estimates(axis), numbers(table[both], measure))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
-        "full\nDrift lent", "answer tokens, 20\nDrift and PPL lent", "answer tokens, 5\nDrift and PPL lent",
-        "text\nall three lent", "text, drawn\non what was asked again", "text\non what was asked again",
-    ]  # fmt: skip
+        "full\nDrift borrowed",
+        "answer tokens, 20\nDrift and PPL borrowed",
+        "answer tokens, 5\nDrift and PPL borrowed",
+        "text\nall three borrowed",
+        "text, drawn\nprompts with drawn answers",
+        "text\nprompts with drawn answers",
+    ]
     assert (
         len(
             estimates(figures.plot_surrogate_levels(table.assign(too_few=True)).axes[0])

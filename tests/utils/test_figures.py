@@ -64,7 +64,7 @@ def drawn():
     rng = np.random.default_rng(7)
     mine = scored_system()
     rows = [confusion.system_row(mine, one) for one in PPL_INTERPRETATIONS]
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(rows).assign(too_few_for_dr=False)
     rejections = pipeline.stack_rejections([mine])
     correlations = pd.DataFrame(
         {"system": "mine", "interpretation": list(PPL_INTERPRETATIONS), "r": -0.1}
@@ -79,7 +79,7 @@ def drawn():
             "stopped": [1, 0, 2],
         }
     )
-    guards = pd.DataFrame({"system": ["mine", "theirs"]})
+    guards = pd.DataFrame({"system": ["mine", "theirs"], "axis": ["harm", "model"]})
     guards = guards.assign(**made(rng, 2, "benign_rejected", "twins_rejected"))
     shared = pd.DataFrame(
         {"system": ["mine--safety", "theirs"], "too_few": [False, True]}
@@ -262,6 +262,30 @@ def test_intervals_of_systems_are_the_panels(pictures):
         panels(figure), ("frr", "dr", "ci", "cr60", "cd"), strict=True
     ):
         same(estimates(axis), numbers(relative, measure))
+
+
+def test_dr_that_rests_on_too_few_decisions_is_not_drawn(pictures):
+    _, table = pictures["system_overview"]
+    figure = figures.plot_systems(table.assign(too_few_for_dr=True))
+    assert not np.isfinite(estimates(panels(figure)[1])).any()
+
+
+def test_a_system_without_an_interval_is_not_drawn_as_one():
+    rng = np.random.default_rng(7)
+    shared = pd.DataFrame({"system": ["mine", "theirs"], "too_few": True})
+    shared = shared.assign(**made(rng, 2, "dr_near", "dr_free"))
+    shared.loc[1, "dr_near_high"] = np.nan
+    curves = pd.DataFrame({"system": [], "overlap": [], "too_few": []})
+    figure = figures.plot_shared_wording(shared, curves)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["mine"]
+
+
+def test_guards_and_models_have_a_colour_each(pictures):
+    figure, _ = pictures["both_corpora"]
+    (axis,) = panels(figure)
+    colours = [part.lines[0].get_color() for part in axis.containers]
+    assert colours == [style.DECISION_COLOURS["reject"]] * 2 + [style.INK] * 2
 
 
 def test_fig_3_counts_every_rejection_and_averages_those_of_a_bin():

@@ -93,7 +93,7 @@ def _draw_cells(axis: Axes, rows: Table, scale: mpl.colors.Normalize) -> None:
 
 
 def plot_cohort_regression(table: Table) -> Figure:
-    """Draw odds ratios of refusal, filled where p < 0.05 after Holm's correction.
+    """Draw odds ratios of refusal, filled if p < 0.05 after Holm's correction.
 
     A panel per system, a page wide.
 
@@ -110,7 +110,7 @@ def plot_cohort_regression(table: Table) -> Figure:
         refused = f"{first['n_reject']} of {first['n']} refused"
         axis.set_title(f"{axis.get_title('left')}\n{refused}")
         _write_undefined(axis, by_term)
-    key = "(filled: p < 0.05 after Holm's correction; dotted: chance)"
+    key = "(filled: p < 0.05 after Holm's correction; dotted: no effect)"
     figure.supxlabel(
         "odds ratio of refusal: strategies against their seed, others per standard"
         f" deviation\n{key}"

@@ -13,14 +13,14 @@ from paraguard_utils.schemas import Table
 
 _VETO_SCORES = {
     "isolation": ("paraphrases answered (isolation)", style.INK, "-"),
-    "reworded": ("machine rewordings answered", REJECT, "-"),
-    "ci": ("CI", style.OTHER_COLOURS[1], "-"),
-    "1 - ci": ("1 - CI", style.OTHER_COLOURS[1], "--"),
+    "reworded": ("rule-made rewordings answered", REJECT, "-"),
+    "ci": ("high CI", style.INTERPRETATION_COLOURS["relative"], "-"),
+    "1 - ci": ("low CI", style.INTERPRETATION_COLOURS["relative"], "--"),
 }
 """Name, colour and line of a veto, by the score that it uses."""
 
-_BAND: style.Look = {"color": style.GREY, "alpha": 0.25, "lw": 0}
-"""How the 95 % interval of a curve is drawn."""
+_BAND: style.Look = {"alpha": 0.2, "lw": 0}
+"""How the 95 % interval of a curve is drawn, in the curve's colour."""
 
 NAMED_REMEDIES = {
     "demonstrations": "refused examples in front",
@@ -59,7 +59,7 @@ def plot_guard_sweep(table: Table, guards: Table) -> Figure:
         x = curve["rejected_benign"]
         low, high = curve["rejected_twins_low"], curve["rejected_twins_high"]
         axis.plot([0, 1], [0, 1], **style.CHANCE_LINE)
-        axis.fill_between(x, low, high, **_BAND)
+        axis.fill_between(x, low, high, color=REJECT, **_BAND)
         axis.plot(x, curve["rejected_twins"], color=REJECT, lw=1.2)
         dot = chosen.loc[name]
         rates = dot["benign_rejected"], dot["twins_rejected"]
@@ -84,7 +84,7 @@ def plot_veto_curves(table: Table, chosen: Table) -> Figure:
         What vetoes gain and lose at the thresholds chosen: system, score, gained, lost.
     """
     figure, panels = make_system_grid(table, 3, 1.55)
-    figure.supxlabel("harmless requests answered after all")
+    figure.supxlabel("harmless requests no longer refused")
     figure.supylabel("harmful requests still refused")
     dots = chosen[chosen["score"] == "isolation"]
     for axis, name, rows in panels:
@@ -110,7 +110,7 @@ def _draw_veto(axis: Axes, score: str, curve: Table, refused: float) -> None:
     if score == "isolation":
         low = refused - curve["lost_high"]
         high = refused - curve["lost_low"]
-        axis.fill_between(gained, low, high, **_BAND)
+        axis.fill_between(gained, low, high, color=colour, **_BAND)
         random = refused - curve["lost_random"]
         axis.plot(gained, random, label="at random", **style.CHANCE_LINE)
 
@@ -183,9 +183,9 @@ def _draw_effect(axis: Axes, rows: Table, colour: str) -> None:
 def _write_dr(axis: Axes, rows: Table, colour: str, height: float) -> None:
     """Write DR before and after a remedy beside a dot in the model's colour."""
     for row in rows.to_dict("records"):
-        remark = "DR: too few to judge"
+        remark = "DR: too few refusals"
         if not row["too_few_for_change"]:
             before = row["dr"] - row["dr_change"]
-            remark = f"DR {before:.2f} to {row['dr']:.2f}"
-        axis.plot(0.6, height, "o", ms=3, color=colour, transform=axis.transAxes)
-        style.write_remark(axis, 0.64, height, remark, of="xy", va="center")
+            remark = f"DR {before:.2f} → {row['dr']:.2f}"
+        axis.plot(0.55, height, "o", ms=3, color=colour, transform=axis.transAxes)
+        style.write_remark(axis, 0.59, height, remark, of="xy", va="center")

@@ -27,6 +27,6 @@ def write_shortages(
     frame = {"color": "white", "pad": 0.5}
     is_defined = values.notna()
     for y in np.flatnonzero(is_short & is_defined).tolist():
-        style.write_remark(axis, 0.98, y - 0.33, least, ha="right", bbox=frame, **look)
+        style.write_remark(axis, 0.98, y, least, ha="right", bbox=frame, **look)
     for y in np.flatnonzero(~is_defined).tolist():
         style.write_remark(axis, 0.02, y, "undefined", **look)

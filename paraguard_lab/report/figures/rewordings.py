@@ -10,9 +10,9 @@ from paraguard_utils.schemas import Table
 
 
 def plot_rephrasing_odds(table: Table) -> Figure:
-    """Draw how many refused requests are answered within three other phrasings.
+    """Draw how many refused requests are no longer refused in three other phrasings.
 
-    Filled marks are harmless requests, hollow ones their harmful twins; grey means too
+    Hollow marks are harmless requests, filled ones their harmful twins; grey means too
     few refusals or mixed clusters. Bars are 95 % intervals. A page wide.
 
     Parameters
@@ -25,15 +25,14 @@ def plot_rephrasing_odds(table: Table) -> Figure:
     few = table["too_few"].to_numpy(bool)
     few_twins = few | table["too_few_twins"].to_numpy(bool)
     shift = 0.13  # of a mark from the middle of its row
-    look: style.Look = {"ms": 3.5, "clip_on": False, "label": "harmless requests"}
-    style.draw_judged_bars(axis, table, "rephrased3", y - shift, few, **look)
-    look |= {"mfc": "white", "label": "harmful requests"}
-    style.draw_judged_bars(
-        axis, table, "rephrased3_twins", y + shift, few_twins, **look
-    )
+    look: style.Look = {"ms": 3.5, "clip_on": False}
+    ring: style.Look = look | {"mfc": "white", "label": "harmless requests"}
+    style.draw_judged_bars(axis, table, "rephrased3", y - shift, few, **ring)
+    dot: style.Look = look | {"label": "harmful twins"}
+    style.draw_judged_bars(axis, table, "rephrased3_twins", y + shift, few_twins, **dot)
     style.name_rows(axis, display_titles(table["system"]))
     style.draw_row_rules(axis)
-    xlabel = "share of refused requests answered within three other phrasings"
+    xlabel = "share of refused requests no longer refused within three other phrasings"
     axis.set(xlim=(0, 1), xlabel=xlabel)
     style.name_lines(figure, axis)
     return figure
@@ -73,8 +72,8 @@ def plot_strategy_flips(table: Table) -> Figure:
         axis.set_title(f"{axis.get_title('left')}, {counted}")
     axis.set_xlim(left=0)  # as every panel's
     figure.supxlabel(
-        "share of variants decided otherwise than their seed (n: variants of a"
-        " strategy)"
+        "share of paraphrases that get another decision than their seed (n:"
+        " paraphrases per strategy)"
     )
     style.name_lines(figure, axis)
     return figure

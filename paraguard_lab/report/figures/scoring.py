@@ -29,9 +29,9 @@ from paraguard_utils.schemas import Table
 
 _PART_TITLES = {
     "meaning": "meaning",
-    "style": "wording, as style explains it",
+    "style": "wording that style explains",
     "wording": "other wording",
-    "chance": "chance (asking again)",
+    "chance": "chance (the same words again)",
 }
 _KIND_TITLES = {"near": "near-copies", "free": "free rewordings"}
 _DECODINGS = {
@@ -43,7 +43,7 @@ _DECODINGS = {
 
 _FLOOR_PANELS = {
     "ci": ("CI", "mean score,\nring: matched floor"),
-    "excess": ("Excess in clusters", "rejected minus\naccepted pairs"),
+    "excess": ("Excess in clusters", "refused minus\naccepted pairs"),
     "excess_matched": ("Excess over floor", "CI minus\nmatched floor"),
 }
 """Title and label of each panel beside the floors, by measure."""
@@ -74,7 +74,7 @@ def plot_variance_parts(table: Table) -> Figure:
     decoded = rows["decoding"].map(_DECODINGS)
     axis.set_yticks(y, display_titles(rows["system"]) + decoded)
     axis.tick_params(axis="y", length=0)
-    label = "share of the variance of a decision (line: 95 % interval of meaning's)"
+    label = "share of the variance of a decision (line: 95 % interval of meaning)"
     if rows["too_few"].any():
         label += f"\nhatched: fewer than {MIN_DECISIONS_EACH} refusals or answers"
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6), xlabel=label)
@@ -101,7 +101,7 @@ def plot_chance_by_kind(table: Table) -> Figure:
         titles.append(f"{system.partition(',')[0]}, {_KIND_TITLES[kind]}")
     axis.set_yticks(y, titles)
     axis.tick_params(axis="y", length=0)
-    label = "share of the variance of a decision (line: 95 % interval of meaning's)"
+    label = "share of the variance of a decision (line: 95 % interval of meaning)"
     axis.set(xlim=(0, 1), ylim=(y[-1] + 0.6, -0.6), xlabel=label)
     style.name_lines(figure, axis)
     return figure
@@ -134,7 +134,8 @@ def _draw_parts(axis: Axes, rows: Table, y: np.ndarray) -> None:
 def plot_by_source(table: Table) -> Figure:
     """Draw FRR and DR of systems by source, with 95 % intervals.
 
-    A line of two panels per system, a page wide.
+    DR that rests on too few decisions is grey. A line of two panels per system, a page
+    wide.
 
     Parameters
     ----------
@@ -151,16 +152,17 @@ def plot_by_source(table: Table) -> Figure:
     y = np.arange(len(sources))
     for name, title, line in zip(names, display_titles(names), axes, strict=True):
         rows = table[table["system"] == name].set_index("source").loc[sources]
-        for axis, measure in zip(line, ("frr", "dr"), strict=True):
-            style.draw_interval_bars(axis, rows, measure, y, ms=3, color=style.INK)
+        few = rows["too_few_for_dr"].to_numpy(bool)
+        style.draw_interval_bars(line[0], rows, "frr", y, ms=3, color=style.INK)
+        style.draw_judged_bars(line[1], rows, "dr", y, few, ms=3)
+        for axis in line:
             style.draw_row_rules(axis)
         line[0].set_title(title)
-        line[1].axvline(1, zorder=0, **style.CHANCE_LINE)
-        least = f"n < {MIN_DECISIONS_EACH}"
-        write_shortages(line[1], rows["dr"], rows["too_few_for_dr"], least)
+        line[1].axvline(1, zorder=0, **(style.CHANCE_LINE | {"color": style.INK}))
     style.name_rows(axes[0, 0], sources)
     axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
-    axes[-1, 1].set(xlabel="DR (0: meaning decides, 1, dotted: chance)", xlim=(0, None))
+    label = "DR (0: meaning decides, 1, dotted: it does not)"
+    axes[-1, 1].set(xlabel=label, xlim=(0, None))
     return figure
 
 
@@ -248,13 +250,13 @@ def plot_ci_correlates(table: Table) -> Figure:
                 style.write_remark(
                     axis, -0.97, height, "undefined", va="center", color=colour
                 )
-        too_few = " (few)" if correlations["too_few"].any() else ""
+        too_few = " (too few)" if correlations["too_few"].any() else ""
         n = correlations["n"].max()
         axis.set_title(f"{axis.get_title('left')}, n = {n}{too_few}")
     axis.set(xlim=(-1.03, 1.03), xticks=[-1, 0, 1])
     figure.supxlabel(
-        f"r with CI of a rejection (the paper's: diamond, r = {known}; dashed, its"
-        " break condition; dotted: chance)"
+        f"r with CI of a refusal (diamond: the paper's r = {known}; dashed: its"
+        " limit, 0.7; dotted: no correlation)"
     )
     style.name_lines(figure, axis)
     return figure

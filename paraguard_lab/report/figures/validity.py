@@ -67,7 +67,8 @@ def plot_known_truth(table: Table) -> Figure:
     figure, axes = style.subplots(3, 3, height=4.8, sharex=True)
     _draw_measures(axes.flat, lines, list(MEASURE_TITLES))
     style.name_lines(figure, axes[0, 0])
-    axes[-1, 1].set_xlabel("how much meaning decides (dotted: chance)")
+    label = "how much the meaning decides, 0: nothing"
+    axes[-1, 1].set_xlabel(f"{label}\n(dotted: decisions unrelated to prompts)")
     return figure
 
 
@@ -107,7 +108,7 @@ def plot_noise_response(table: Table) -> Figure:
     figure, axes = style.subplots(1, len(_NOISE_MEASURES), height=2.1, sharex=True)
     _draw_measures(axes, lines, _NOISE_MEASURES)
     style.name_lines(figure, axes[0])
-    figure.supxlabel("decisions turned, % (dotted: chance)")
+    figure.supxlabel("decisions reversed at random, % (dotted: unrelated to texts)")
     return figure
 
 
@@ -249,7 +250,7 @@ def plot_settings(table: Table) -> Figure:
             if place:
                 axis.axhline(place - 0.5, **_DIVIDER)
             if changes.loc[dimension, measure].isna().all():
-                remark = f"{dimension} cannot move it"
+                remark = f"{dimension} cannot change it"
                 style.write_remark(
                     axis, 0.02, place, remark, of="x", color=style.GREY, va="center"
                 )
@@ -301,22 +302,22 @@ def plot_surrogate_levels(table: Table) -> Figure:
         axis.axhline(len(settings) - 0.5, **_DIVIDER)
         axis.axvline(same, **_SAME)
     axes[0].set(
-        title="CI(r): rank correlation with own signals",
-        xlabel="1: the same order of rejections",
+        title="CI of refusals: rank correlation with own signals",
+        xlabel="1: the same order of refusals",
         xlim=(np.fmin(0.0, table["rho_low"].min()), 1.02),
     )
-    axes[1].set(title="change of CI from that with own signals")
+    axes[1].set(title="change of mean CI against own signals")
     style.name_rows(axes[0], [_describe_level(*key) for key in keys])
     return figure
 
 
 def _describe_level(prompts: str, setting: str) -> str:
-    """Return a level's name, and which signals another model lends it."""
+    """Return a level's name, and which signals come from another model."""
     if prompts != proxies.ALL_PROMPTS:
-        return f"{setting}\non what was asked again"
-    lent = {"full": "Drift lent", "text": "all three lent"}
-    # Of tokens of the answer, Drift and PPL are lent.
-    return f"{setting}\n{lent.get(setting, 'Drift and PPL lent')}"
+        return f"{setting}\nprompts with drawn answers"
+    lent = {"full": "Drift borrowed", "text": "all three borrowed"}
+    # A server that returns tokens of the answer lacks Drift and PPL.
+    return f"{setting}\n{lent.get(setting, 'Drift and PPL borrowed')}"
 
 
 def _draw_marks(

@@ -24,33 +24,41 @@ from paraguard_utils.schemas import Table
 
 _SYSTEM_PANELS = {
     "frr": ("FRR", "share of\nprompts"),
-    "dr": ("DR", "0: meaning decides,\n1 (dotted): chance"),
+    "dr": ("DR", "0: meaning,\n1 (dotted): not"),
     "ci": ("CI", "mean score"),
     "cr60": ("CR@0.60", "share of\nrefusals"),
-    "cd": ("CD", "deviation\nof scores"),
+    "cd": ("CD", "spread of\nscores"),
 }
 """Title and label of each panel of the overview, by measure."""
 
 _SHIFT = 0.13  # of a mark from the middle of its row
 
+_DOTTED: Look = style.CHANCE_LINE | {"color": style.INK}
+"""Where DR is if the meaning decides nothing; grey marks are something else."""
+
 
 def plot_systems(table: Table) -> Figure:
     """Draw each system's rates and scores from Table 1, a panel per measure.
 
-    Bars are 95 % intervals; what rests on too few decisions is grey. A page wide.
+    Bars are 95 % intervals. DR that rests on too few decisions is left out; other
+    scores are grey then. A page wide.
     """
     rows = table[table["interpretation"] == "relative"].set_index("system")
     figure, axes = make_measure_panels(rows, _SYSTEM_PANELS)
     y = np.arange(len(rows))
     for axis, measure in zip(axes, _SYSTEM_PANELS, strict=True):
-        flag = "too_few_for_dr" if measure == "dr" else "too_few"
-        too_few = rows[flag].to_numpy(bool) & (measure != "frr")
+        too_few = rows["too_few"].to_numpy(bool) & (measure != "frr")
+        shown = rows
+        if measure == "dr":
+            too_few = np.zeros(len(rows), bool)
+            shown = rows.assign(dr=rows["dr"].mask(rows["too_few_for_dr"]))
         look: Look = {"ms": 3, "clip_on": False}
-        style.draw_judged_bars(axis, rows, measure, y, too_few, **look)
+        style.draw_judged_bars(axis, shown, measure, y, too_few, **look)
         axis.set_xlim(left=0)
-    axes[1].axvline(1, zorder=0, **style.CHANCE_LINE)
-    key = f"grey: fewer than {MIN_REFUSALS} refusals, or {MIN_DECISIONS_EACH} decisions"
-    figure.supxlabel(f"{key} of both kinds for DR; no mark: undefined")
+    axes[1].axvline(1, zorder=0, **_DOTTED)
+    axes[1].set_xlim(right=max(1.05, axes[1].get_xlim()[1]))
+    least = f"fewer than {MIN_DECISIONS_EACH} refusals or answers"
+    figure.supxlabel(f"grey: fewer than {MIN_REFUSALS} refusals; no DR: {least}")
     return figure
 
 
@@ -83,12 +91,13 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
 
     On the left, hollow marks are near-copies and filled ones free rewordings; systems
     with fewer than 100 refusals or acceptances are grey, below the others and without a
-    curve on the right. Bars are 95 % intervals. A page wide. Both frames are from
-    `wording.wording_tables`.
+    curve on the right. One without an interval is left out. Bars are 95 % intervals. A
+    page wide. Both frames are from `wording.wording_tables`.
     """
-    rows = table[table["dr_free"].notna()].sort_values("too_few", kind="stable")
+    ends = ["dr_near_low", "dr_near_high", "dr_free_low", "dr_free_high"]
+    rows = table.dropna(subset=ends).sort_values("too_few", kind="stable")
     height = max(1.0 + 0.19 * len(rows), 2.4)
-    figure, (left, right) = style.subplots(1, 2, height=height, width_ratios=[1.3, 1])
+    figure, (left, right) = style.subplots(1, 2, height=height, width_ratios=[1, 1.1])
     y = np.arange(len(rows))
     few = rows["too_few"].to_numpy(bool)
     look: Look = {"ms": 3.5, "mfc": "white", "label": "near-copies"}
@@ -97,12 +106,12 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     style.draw_judged_bars(left, rows, "dr_free", y + _SHIFT, few, **look)
     style.name_rows(left, display_titles(rows["system"]))
     left.set(xlim=(0, 1.3), xlabel="DR (0: meaning decides,\n1, dotted: it does not)")
-    left.axvline(1, zorder=0, **style.CHANCE_LINE)
+    left.axvline(1, zorder=0, **_DOTTED)
     style.name_lines(figure, left)
     _draw_dr_by_overlap(right, rows[~few], curves)
     right.set(xlim=(0, 1), ylim=(0, 1.3), ylabel="DR")
-    right.set_xlabel("words in common\n(Jaccard)")
-    right.axhline(1, zorder=0, **style.CHANCE_LINE)
+    right.set_xlabel("share of words in common (Jaccard)")
+    right.axhline(1, zorder=0, **_DOTTED)
     return figure
 
 
@@ -119,7 +128,8 @@ def _draw_dr_by_overlap(axis: Axes, rows: Table, curves: Table) -> None:
         look |= {"fmt": "", "marker": "o", "ms": 2, "elinewidth": 0.4}
         style.draw_interval_bars(axis, curve, "dr", at, "y", **look)
     if looks:
-        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        look = {"loc": "lower left", "fontsize": style.MIN_FONT_SIZE}
+        axis.legend(handlelength=1.2, handletextpad=0.5, frameon=False, **look)
 
 
 def plot_ci_against_similarity(scores: pd.DataFrame, correlations: Table) -> Figure:
