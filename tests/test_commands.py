@@ -237,7 +237,7 @@ def documented():
         )
         for line in [*lines, *spans]:
             line = " ".join(line.partition("  #")[0].split())
-            if page.name == "README.md" and line.startswith("paraguard "):
+            if page == paths.ROOT / "README.md" and line.startswith("paraguard "):
                 line = f".venv/bin/{line}"  # as `pip install .` names it
             if re.match(r"(make [a-z]|\.venv/bin/)", line) and line not in found:
                 found.append(line)

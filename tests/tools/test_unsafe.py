@@ -192,10 +192,11 @@ def test_nothing_recorded_holds_an_answer_to_a_request_that_asks_for_harm():
         if unsafe.asks_for_harm(store.read("corpus", file.stem)):
             assert not any(
                 (paths.DATA / kind / file.stem).exists()
-                for kind in ("answers", "samples", "verdicts")
+                for kind in ("answers", "verdicts")
             )
             for path in [
                 *paths.DATA.glob(f"traces/{file.stem}/*.parquet"),
+                *paths.DATA.glob(f"samples/{file.stem}/*.parquet"),
                 *paths.DATA.glob(f"labels/{file.stem}/*.csv"),
             ]:
                 assert (
@@ -586,6 +587,7 @@ def test_recorded_labels_of_prompts_of_others_are_held_against_the_file(
     config = config_of(tiny_folder)
     labels = ask_labels_only(outside, prompts, config)
     monkeypatch.setattr(outside, "recorded", True)
+    monkeypatch.setattr(outside, "path", outside.output_path)  # not data/
     monkeypatch.setattr(engine.Engine, "ask", lambda *_: pytest.fail("asked"))
     same_labels(labels, ask_labels_only(outside, prompts, config))
     with pytest.raises(
