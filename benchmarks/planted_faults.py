@@ -268,7 +268,7 @@ FAULTS = [
     Fault("ratios.effective_interval", "hits + 1, n - hits", "hits, n - hits + 1"),
     Fault("within_request.sign_flip_p", "* 2 - 1", "* 1"),
     Fault("voting.put_together", "np.roll(own, -2)", "np.roll(own, -1)"),
-    Fault("findings.count_similarity_claims", "high < -limit", "high < limit"),
+    Fault("findings.count_similarity_claims", "high >= -limit", "high >= limit"),
     Fault(
         "variance._drawn_shares",
         "within - same + same * sums.inverse / sums.n",

@@ -153,7 +153,7 @@ def test_the_header_is_one_that_hubs_read():
 
 
 def test_every_published_system_has_its_base_rate():
-    marks = numbers.read_marks()
+    marks = numbers.read_number_marks()
     said = {marks[name] for name in numbers.NUMBER_PLACE.findall(TEXT)}
     for name in SYSTEMS["chat"]:
         rows = f"setting == 'combined' and system == '{name}'"

@@ -311,7 +311,7 @@ def test_recorded_numbers_follow_from_labels_and_tables():
 
 
 def test_every_recomputed_number_is_in_a_sentence():
-    marks, said = numbers.read_marks(), set()
+    marks, said = numbers.read_number_marks(), set()
     for path in (*numbers.DOCUMENTS, *(paths.ROOT / "docs").glob("*.md")):
         names = numbers.NUMBER_PLACE.findall(path.read_text(encoding="utf-8"))
         said |= {marks[name] for name in names}

@@ -274,7 +274,7 @@ def test_prose_has_the_recorded_numbers():
 
 
 def test_every_number_has_one_name_that_a_document_uses():
-    marks = numbers.read_marks()
+    marks = numbers.read_number_marks()
     pages = [*numbers.DOCUMENTS, paths.ROOT / "hub" / "card.md"]
     pages += handout.ABSTRACT.parent.glob("*.md")
     used = set()

@@ -76,7 +76,7 @@ def fill_numbers(markdown: str, numbers: Table) -> str:
     return NUMBER_PLACE.sub(fill, markdown)
 
 
-def read_marks() -> dict[str, str]:
+def read_number_marks() -> dict[str, str]:
     """Read what the names of numbers stand for.
 
     Returns
@@ -132,7 +132,7 @@ def collect_numbers(store: Store, files: Sequence[Path] = DOCUMENTS) -> Table:
         A name has no mark, or its mark is none, or selects no row; the document and the
         line are named.
     """
-    marks = read_marks()
+    marks = read_number_marks()
     read = cache(partial(sentences.read_named_table, store))
     texts: dict[str, str] = {}
     for path in files:

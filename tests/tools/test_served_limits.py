@@ -377,8 +377,9 @@ def test_a_model_that_only_thinks_is_given_up_after_the_first_answers(server, ca
     assert first_answers.FIRST_ANSWERS <= asked <= first_answers.FIRST_ANSWERS + 6
     with pytest.raises(ModelError, match=r"the first 1\d answers .*max_new_tokens="):
         systems.ask_systems(mine(), corpus, settings)
-    # Two requests may have been on their way when the first query was given up
-    assert handler.prompts() <= asked + 2, "what is known asks for nothing more"
+    # Some requests may have been on their way when the first query was given up. To be
+    # given up again without what is known takes `FIRST_ANSWERS` more.
+    assert handler.prompts() < asked + first_answers.FIRST_ANSWERS
     roomy = query_settings(base_url=model.base_url, max_new_tokens=2048)
     handler.script.clear()
     (traces,) = systems.ask_systems(mine(), corpus, roomy).values()
