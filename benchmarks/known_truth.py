@@ -12,7 +12,7 @@ rate. The wording e is
 - perplexity, or length: how far the prompt's logarithm lies above its cluster's mean,
   standardized. A coherent rule.
 
-A measure of how sensibly a system refuses should follow the correlation (one way,
+A measure of how consistently a system refuses should follow the correlation (one way,
 whatever the rate), and neither the rate nor the kind of wording. ProbShift is left out
 (its weight goes to the others), since the answers' first tokens are not drawn; so is
 POSIX.

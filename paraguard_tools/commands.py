@@ -364,7 +364,7 @@ def reproduce() -> None:
 
 @app.command()
 def optional_models() -> None:
-    """Ask the optional models too, one of which also judges all answers.
+    """Query the optional models too, one of which also judges all answers.
 
     Example: paraguard optional-models
     """

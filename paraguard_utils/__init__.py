@@ -1,4 +1,4 @@
-"""ParaGuard: how sensibly does a system refuse? The functions behind the notebooks.
+"""ParaGuard: how consistently does a system refuse? The functions behind the notebooks.
 
 What is named here can be imported alone: `from paraguard_utils import
 disagreement_ratio`.

@@ -1,4 +1,4 @@
-"""Measure how often, and how sensibly, each system of a log refuses.
+"""Measure how often, and how consistently, each system of a log refuses.
 
 Two logs can be compared (`docs/method.md`, Disagreement). Rows without a decision are
 counted before any rate, and rates are withheld if they are many.
@@ -145,7 +145,7 @@ def audit(
     n_resamples: int = N_RESAMPLES,
     random_state: int = SEED,
 ) -> Audit:
-    """Measure how often and how sensibly each system refuses.
+    """Measure how often and how consistently each system refuses.
 
     In a log without clusters near neighbours replace them, by the sentence vectors of
     its rows, shape (n, d). Clusters are resampled `n_resamples` times with the seed

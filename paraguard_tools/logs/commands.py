@@ -55,7 +55,9 @@ OPTIONS: dict[str, Any] = {
 
 _QUOTED = re.compile(r'"[^"]*"')
 
-app = typer.Typer(help="Measure how sensibly a model or a guard refuses.", **OPTIONS)
+app = typer.Typer(
+    help="Measure how consistently a model or a guard refuses.", **OPTIONS
+)
 
 ColumnOption = Annotated[
     str,
@@ -328,9 +330,9 @@ def threshold(
     cluster: ColumnOption = "",
     harmful: ColumnOption = "",
 ) -> None:
-    """Choose the cut that blocks at most a share of harmless requests.
+    """Choose the threshold that blocks at most a share of harmless requests.
 
-    A request is blocked if any of its wordings is. What the cut costs is printed too.
+    A request is blocked if any of its wordings is. What it costs is printed too.
 
     Example: paraguard threshold scores.csv --requests 0.05
     """
@@ -489,7 +491,7 @@ def audit(
         bool, typer.Option("--demo", help="Audit recorded decisions of SmolLM2.")
     ] = False,
 ) -> None:
-    """Say how often and how sensibly any model or guard refuses.
+    """Say how often and how consistently any model or guard refuses.
 
     It audits decisions or answers. Exit codes: 0 not worse, 1 error, 2 usage, 3 worse,
     4 too little to say.

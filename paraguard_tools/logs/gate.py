@@ -309,7 +309,8 @@ def gate_markdown(
 
     `counted` says what was read, before any rate.
     """
-    lines = ["### How sensibly does it refuse?", "", escape_as_markdown(counted), ""]
+    lines = ["### How consistently does it refuse?", ""]
+    lines += [escape_as_markdown(counted), ""]
     lines += [f"- {escape_as_markdown(one)}" for one in sentences]
     if findings:
         lines += ["", "| system | verdict | found | limit |", "|---|---|---|---|"]

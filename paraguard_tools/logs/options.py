@@ -27,8 +27,8 @@ LABELLERS = ("cues", "combined")
 
 FOR_A_LIMIT = ("dr",)
 FOR_A_BASELINE = ("frr", "dr")
-"""What is judged, if nothing is named: refusing more, and refusing less sensibly, are
-two ways to get worse.
+"""What is judged, if nothing is named: refusing more, and refusing less consistently,
+are two ways to get worse.
 """
 
 

@@ -200,7 +200,7 @@ th, td {{
 }}
 img {{ max-width: 100% }}
 </style></head><body>
-<h1>How sensibly does it refuse? {name}</h1>
+<h1>How consistently does it refuse? {name}</h1>
 <ul>{said}</ul>
 {image}
 <p>Disagreement ratio: how often two wordings of one request are decided differently,
