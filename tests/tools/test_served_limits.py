@@ -374,7 +374,8 @@ def test_a_model_that_only_thinks_is_given_up_after_the_first_answers(server, ca
         systems.ask_systems(mine(), corpus, settings)
     assert "\n" not in str(caught.value)
     asked = handler.prompts()
-    assert first_answers.FIRST_ANSWERS <= asked <= first_answers.FIRST_ANSWERS + 6
+    # How many more are on their way then depends on the machine: far fewer than all 60
+    assert first_answers.FIRST_ANSWERS <= asked < 2 * first_answers.FIRST_ANSWERS
     with pytest.raises(ModelError, match=r"the first 1\d answers .*max_new_tokens="):
         systems.ask_systems(mine(), corpus, settings)
     # Some requests may have been on their way when the first query was given up. To be
