@@ -50,6 +50,12 @@ COHORT_CLAIMS = {
 PAPER_CLAIMS = {
     "safe75": ("Safe paraphrases are mostly confused (CR@0.75)", "cohort.safe", "04"),
     "safe60": ("The same at the guards' threshold (CR@0.60)", "cohort.safe", "04"),
+    "safe_more75": (
+        "Safe paraphrases are more confused than high-risk ones (CR@0.75)",
+        "",
+        "04",
+    ),
+    "safe_more60": ("The same at CR@0.60", "", "04"),
     "risky75": (
         "High-risk refusals are the least confused (CR@0.75)",
         "cohort.risky",
@@ -66,8 +72,8 @@ PAPER_CLAIMS = {
 }
 """The paper's claims that get a verdict, by their key in `count_claims`.
 
-Each has a title for readers, its item in `data/paper_values.csv`, and the number of the
-notebook that counts the comparisons.
+Each has a title for readers, its item in `data/paper_values.csv` ("" if it has no
+number), and the number of the notebook that counts the comparisons.
 """
 
 NOT_TESTABLE = {
@@ -292,7 +298,7 @@ def tabulate_results(claims: Table) -> Table:
     written = paper.read_paper_values()["written"]
     rows = []
     for key, (title, item, notebook) in PAPER_CLAIMS.items():
-        row = {"claim": title, "paper": written[item]}
+        row = {"claim": title, "paper": written.get(item, "–")}
         counts = claims[claims["claim"] == key]
         for count in counts.to_dict("records"):
             outcomes = f"{count['confirm']} yes, {count['contradict']} no"
