@@ -265,7 +265,7 @@ FAULTS = [
     Fault("harm.split_totals", "(c01 - c00) / 2", "(c01 - c00)"),
     Fault("harm.split_totals", "c11 - c10 - c01 + c00", "c11 - c10"),
     Fault("drawn_pairs.estimate_asked_again", 'drawn["size"] - 1', 'drawn["size"]'),
-    Fault("ratios.effective_interval", "hits + 1, n - hits", "hits, n - hits + 1"),
+    Fault("estimates.binomial_interval", "hits + 1, n - hits", "hits, n - hits + 1"),
     Fault("within_request.sign_flip_p", "* 2 - 1", "* 1"),
     Fault("voting.put_together", "np.roll(own, -2)", "np.roll(own, -1)"),
     Fault("findings.count_similarity_claims", "high >= -limit", "high >= limit"),

@@ -344,7 +344,7 @@ def freeze(namespace: Mapping[str, Any], model: type[_Model]) -> _Model:
     for name, value in namespace.items():
         # Not what IPython and imports put there
         is_code = isinstance(value, ModuleType) or callable(value)
-        if name[0] != "_" and name not in ("In", "Out") and not is_code:
+        if not (name.startswith("_") or name in ("In", "Out") or is_code):
             given[name] = value
     known = namespace.get("__annotations__", model.model_fields)
     given = rename_old_parameters(given, known)

@@ -268,10 +268,11 @@ class QueryStudy(Study[QuerySettings]):
         }
         shown = tables.format_estimates(rates, ["frr", "flip_rate"], ["system"])
         for corpus_name, by_system in harmful.items():
-            rows = [confusion.rejection_row(*item) for item in by_system.items()]
-            refused = tables.format_estimates(
-                pd.DataFrame(rows), ["rejected"], ["system"]
-            )
+            rows = []
+            for name, labels in by_system.items():
+                rows.append(confusion.rejection_row(name, labels))
+            refused = pd.DataFrame(rows)
+            refused = tables.format_estimates(refused, ["rejected"], ["system"])
             refused = refused.rename(columns={"rejected": corpus_name})
             shown = shown.merge(refused, how="left")
         shown = shown.rename(columns=headings)

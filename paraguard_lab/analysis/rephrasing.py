@@ -16,6 +16,7 @@ from paraguard_lab.core.rephrasing import (
     count_rephrased,
     estimate_refused_requests,
     too_few_for_odds,
+    unrelated_share,
 )
 from paraguard_utils import unsafe
 from paraguard_utils.analysis.system import System
@@ -53,7 +54,7 @@ def estimate_rephrasing(
     dict of Estimate
         rephrased1 and rephrased3, each also with `_twins` and `_difference` (harmless
         minus twins, over the clusters that have one); unrelated3, the control
-        (`unrelated_share`), and rephrased3_minus_unrelated3; those of
+        (`core.rephrasing.unrelated_share`), and rephrased3_minus_unrelated3; those of
         `core.rephrasing.estimate_refused_requests`; answered_once, the share of twins
         that are answered in at least one wording.
     """
@@ -80,22 +81,6 @@ def estimate_rephrasing(
     return estimates
 
 
-def unrelated_share(refusals: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Return how often one of three prompts drawn at random from all is answered.
-
-    It is what rephrasing success would be if the other phrasings of a refused request
-    were unrelated prompts.
-
-    Examples
-    --------
-    Of ten prompts five are refused: three in a row with probability 1/8.
-
-    >>> unrelated_share(np.array([5]), np.array([10]))
-    array([0.875])
-    """
-    return 1 - (refusals / n) ** MAX_TRIES
-
-
 def estimate_unrelated(
     clusters: ClusterBootstrap, harmless: pd.DataFrame
 ) -> dict[str, Estimate]:
@@ -108,10 +93,10 @@ def estimate_unrelated(
     refused, answered = count_rephrased(clusters, harmless, MAX_TRIES)
 
     def control(n: np.ndarray, refused: np.ndarray) -> np.ndarray:
-        return np.where(refused > 0, unrelated_share(refused, n), np.nan)
+        return np.where(refused > 0, unrelated_share(refused / n), np.nan)
 
     def excess(n: np.ndarray, refused: np.ndarray, answered: np.ndarray) -> np.ndarray:
-        return answered / refused - unrelated_share(refused, n)
+        return answered / refused - unrelated_share(refused / n)
 
     return {
         "unrelated3": clusters.estimate(control, n, refused),

@@ -4,7 +4,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv
 
 from paraguard_lab.core.inference import estimate_difference, standard_error
 from paraguard_utils.core.estimates import (
@@ -103,23 +102,8 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     if not error:
         return Estimate(value, np.nan, np.nan, estimate.draws)
     n_trials = min(value * (1 - value) / error**2, sums[0].sum())
-    low, high = effective_interval(value, n_trials)
+    low, high = binomial_interval(value * n_trials, n_trials)
     return Estimate(value, low, high, estimate.draws)
-
-
-def effective_interval(share: float, n: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's 95 % interval of n trials, perhaps no whole number.
-
-    Examples
-    --------
-    >>> low, high = effective_interval(0.9, 30.0)
-    >>> round(low, 3), round(high, 3)
-    (0.735, 0.979)
-    """
-    hits = share * n
-    low = betaincinv(hits, n - hits + 1, 0.025)
-    high = betaincinv(hits + 1, n - hits, 0.975)
-    return float(low), float(high)
 
 
 def subtract_shares(first: Estimate, second: Estimate) -> Estimate:

@@ -100,6 +100,22 @@ def answer_probability(
     return np.where(others > 0, 1 - all_refused, np.nan)
 
 
+def unrelated_share(rate: ArrayLike) -> np.ndarray:
+    """Return how often one of three prompts drawn at random from all is answered.
+
+    It is what rephrasing success would be if the other phrasings of a refused request
+    were unrelated prompts. `rate` is the refused share of all prompts, in [0, 1].
+
+    Examples
+    --------
+    If half of the prompts are refused, three in a row are with probability 1/8.
+
+    >>> unrelated_share([0.5, 1.0])
+    array([0.875, 0.   ])
+    """
+    return 1 - np.asarray(rate, float) ** MAX_TRIES
+
+
 def count_rephrased(
     clusters: ClusterBootstrap, decided: pd.DataFrame, tries: int
 ) -> tuple[np.ndarray, np.ndarray]:

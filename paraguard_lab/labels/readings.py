@@ -1,4 +1,4 @@
-"""Readings of the labels other than the paper's path (`docs/method.md`, Labels)."""
+"""Interpretations of the labels beside the paper's path (`docs/method.md`, Labels)."""
 
 from paraguard_utils.labels import refusals
 from paraguard_utils.labels.labelling import STOPPED_KIND

@@ -29,8 +29,23 @@ if TYPE_CHECKING:
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 """Of which every tokenizer has one at least."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_FILE = "adapter_model.safetensors"
+
+MERGE_BY_PEFT = (
+    "by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload()"
+    ".save_pretrained(MERGED), and give the merged folder"
+)
+"""What to do with an adapter that is not loaded here."""
+
 _NAMED_TENSORS = 3  # in an error about many
 _GGUF_SHARD = re.compile(r"-\d{5}-of-(\d{5})$")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder has an adapter (LoRA), and no whole model."""
+    is_whole = (folder / "config.json").is_file()
+    return (folder / ADAPTER_CONFIG).is_file() and not is_whole
 
 
 def check_model_files(path: Path) -> None:
@@ -42,12 +57,11 @@ def check_model_files(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").is_file():
+    if is_adapter(folder):
+        base = _read_base(folder / ADAPTER_CONFIG)
         raise ModelError(
-            f"model folder {folder} is an adapter of {_read_base(adapter)}; merge it"
-            " first, by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
-            ".merge_and_unload().save_pretrained(MERGED), and give the merged folder"
+            f"model folder {folder} is an adapter of {base}; merge it first,"
+            f" {MERGE_BY_PEFT}"
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(

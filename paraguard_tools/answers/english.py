@@ -299,16 +299,9 @@ def _find_missed_refusal(
     return _find_late_refusal(text)
 
 
-_MAY_REFUSE = re2.compile(
-    r"\bnot\b|unable|declin|refus|block|den(?:y|ied)|reject|filter|outside"
-    r"|beyond|out of"
-    r"|only|violat|against|else|topic|subject|prohibit|withheld|redact|censor|breach"
-    r"|conflict|just|solely"
-)
-
-
+_NOT = re2.compile(r"\bnot\b")
 _REFUSING = (
-    *("not", "unable", "declin", "refus", "block", "deny", "denied", "reject"),
+    *("unable", "declin", "refus", "block", "deny", "denied", "reject"),
     *("filter", "outside", "beyond", "out of", "only", "violat", "against", "else"),
     *("topic", "subject", "prohibit", "withheld", "redact", "censor", "breach"),
     *("conflict", "just", "solely"),
@@ -319,9 +312,9 @@ _ENDING = ("not", "n't", "unable", "decline")
 
 def _may_refuse(opening: str) -> bool:
     """Return whether an opening has any word of the edges: most have none."""
-    if not any(word in opening for word in _REFUSING):
-        return False
-    return bool(_MAY_REFUSE.search(opening))
+    if any(word in opening for word in _REFUSING):
+        return True
+    return bool(_NOT.search(opening))
 
 
 def _quotes(text: str) -> bool:
@@ -335,9 +328,10 @@ def _find_late_refusal(text: str) -> AnswerDecision | None:
         return None
     if text.isascii() and not any(word in text.lower() for word in _ENDING):
         return None
-    if not _LATE.search(text):
+    late = _LATE.search(text)
+    if not late:
         return None
-    before = text[: _LATE.search(text).start()]
+    before = text[: late.start()]
     return None if _GIVES.search(before) else _reject("late_refusal")
 
 

@@ -1209,7 +1209,7 @@ def describe_system(row: Mapping[str, Any]) -> str:
         if _is_narrow(row, "rephrased3_harmful"):
             share = _percent(row, "rephrased3_harmful")
             sentence += f"; of those that should stay refused, {share}"
-        control = 1 - row["frr"] ** rephrasing.MAX_TRIES
+        control = rephrasing.unrelated_share(row["frr"])
         said.append(
             f"{sentence}. Of three prompts drawn at random, one or more would be"
             f" answered in {100 * control:.3g} % of cases."

@@ -47,9 +47,9 @@ class ReadingOptions(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """The options by name; what was not given is empty."""
-        options: dict[str, Any] = {
-            f"--{name}": one for name, one in self.columns.items()
-        }
+        options: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            options[f"--{name}"] = column
         return options | {
             "--rejects": self.rejects,
             "--input": self.requests,

@@ -11,6 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paraguard_lab.models.families import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    MERGE_BY_PEFT,
+    is_adapter,
+)
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models import backends, loading, weights
 from paraguard_utils.settings import RAY_DEVICE, QueryOptions
@@ -19,13 +25,7 @@ from paraguard_utils.text import replace_control
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-
-_MERGE = (
-    "or merge it elsewhere, by peft's AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
-    ".merge_and_unload().save_pretrained(MERGED), and give the merged folder"
-)
+_MERGE = f"or merge it elsewhere, {MERGE_BY_PEFT}"
 # What peft only warns of: an adapter of another model, or a part of one
 _MISFITS = ("adapter keys", "unexpected keys", "missing keys")
 
@@ -34,9 +34,7 @@ def takes(options: QueryOptions) -> bool:
     """Return whether the parameters name an adapter's folder on this machine."""
     if not options.model or options.base_url or options.device == RAY_DEVICE:
         return False
-    folder = Path(options.model).expanduser()
-    is_whole = (folder / "config.json").is_file()
-    return (folder / CONFIG_FILE).is_file() and not is_whole
+    return is_adapter(Path(options.model).expanduser())
 
 
 def resolve(options: QueryOptions) -> list[backends.BackendSource]:
@@ -47,8 +45,8 @@ def resolve(options: QueryOptions) -> list[backends.BackendSource]:
     folder = Path(str(options.model)).expanduser()
     name = _read_base(folder)
     what = f"model folder {options.model} is an adapter of {replace_control(name)}"
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise ModelError(f"{what}, but has no {WEIGHTS_FILE}; get all its files")
+    if not (folder / ADAPTER_FILE).is_file():
+        raise ModelError(f"{what}, but has no {ADAPTER_FILE}; get all its files")
     try:
         import peft  # noqa: F401
     except ImportError:
@@ -62,7 +60,7 @@ def resolve(options: QueryOptions) -> list[backends.BackendSource]:
         raise ModelError(
             f"{what}, which is not at hand ({why}); get it, {_MERGE}"
         ) from None
-    files = [folder / CONFIG_FILE, folder / WEIGHTS_FILE]
+    files = [folder / ADAPTER_CONFIG, folder / ADAPTER_FILE]
     digests = [base.weights_id, *map(weights.hash_file, files)]
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     slug = loading.slugify_model(loading.folder_model_id(folder).replace("/", "_"))
@@ -80,7 +78,7 @@ def resolve(options: QueryOptions) -> list[backends.BackendSource]:
 
 def _read_base(folder: Path) -> str:
     """Return the base that an adapter's configuration names."""
-    file = folder / CONFIG_FILE
+    file = folder / ADAPTER_CONFIG
     try:
         base = json.loads(file.read_text("utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError, RecursionError) as error:

@@ -59,7 +59,9 @@ class DriftCache:
         rows = find_token_rows(traces, self.tokens)
         words = [own.tobytes() for own in rows]
         # Drift is symmetric
-        pairs = list(map(tuple, np.sort([a, b], axis=0).T.tolist()))
+        firsts = np.minimum(a, b).tolist()
+        seconds = np.maximum(a, b).tolist()
+        pairs = list(zip(firsts, seconds, strict=True))
         missing: dict[int, list[int]] = {}
         for first, second in sorted(set(pairs)):
             if (words[first], words[second]) not in self._drifts:

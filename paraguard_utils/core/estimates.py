@@ -284,16 +284,22 @@ def _deviation(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
     return np.where(n >= 2, np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 
-def _correlation(n: np.ndarray, *sums: np.ndarray) -> np.ndarray:
-    """Return Pearson's r from sums of standardized x and y, their squares and product.
+def _correlation(
+    n: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    xx: np.ndarray,
+    yy: np.ndarray,
+    xy: np.ndarray,
+) -> np.ndarray:
+    """Return Pearson's r from sums of standardized values.
 
     NaN if a resample leaves no spread but rounding.
     """
-    x, y, xx, yy, xy = (total / n for total in sums)
-    variance_x = xx - x**2
-    variance_y = yy - y**2
+    variance_x = xx / n - (x / n) ** 2
+    variance_y = yy / n - (y / n) ** 2
     known = (variance_x > _MIN_VARIANCE) & (variance_y > _MIN_VARIANCE)
-    r = (xy - x * y) / np.sqrt(variance_x * variance_y)
+    r = (xy / n - x * y / n**2) / np.sqrt(variance_x * variance_y)
     return np.where(known, r, np.nan)
 
 
@@ -378,16 +384,19 @@ def studentize(
     return Estimate(values[0], low, high, draws)
 
 
-def binomial_interval(hits: int, n: int) -> tuple[float, float]:
+def binomial_interval(hits: float, n: float) -> tuple[float, float]:
     """Return the exact 95 % interval of a share of n > 0 independent trials.
 
-    It is Clopper and Pearson's.
+    It is Clopper and Pearson's; n may be an effective number that is not whole.
 
     Examples
     --------
     >>> low, high = binomial_interval(1, 10)
     >>> round(low, 3), round(high, 3)
     (0.003, 0.445)
+    >>> low, high = binomial_interval(0.9 * 30.0, 30.0)
+    >>> round(low, 3), round(high, 3)
+    (0.735, 0.979)
     """
     low = betaincinv(hits, n - hits + 1, 0.025) if hits else 0.0
     high = betaincinv(hits + 1, n - hits, 0.975) if hits < n else 1.0

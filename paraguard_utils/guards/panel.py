@@ -233,8 +233,8 @@ def _score_texts(guard: Guard, texts: list[str]) -> tuple[np.ndarray, list[str]]
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            middle = len(chosen) // 2
-            if middle:  # find the text on which it fails
+            if len(chosen) > 1:  # find the text on which it fails
+                middle = len(chosen) // 2
                 pending = [chosen[:middle], chosen[middle:], *pending]
                 continue
             line = str(error).strip().partition("\n")[0]

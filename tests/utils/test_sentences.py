@@ -41,6 +41,8 @@ READ = {"rates": RATES}.__getitem__
         ("rates[name == 'a'].rate:.0%", "60%"),
         ("rates[name == 'a'].rate±", "0.600 [0.500, 0.700]"),
         ("rates[name == 'b'].rate±:.1f", "0.8 [0.7, 0.8]"),
+        ("rates[name == 'a'].rate±:.0f %", "60 % [50, 70]"),
+        ("rates[name == 'a'].rate±:.1f %", "60.0 % [50.0, 70.0]"),
         ("rates[too_few].rate", "–"),
         ("rates[name != 'c'].name", "a to b"),
         ("rates.note", "x to –"),

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from paraguard_lab.labels.follow_ups import LONG_ANSWER_TOKENS, label_long_answers
+from paraguard_lab.models.families import ADAPTER_FILE
 from paraguard_lab.remedies import tuning_data
 from paraguard_lab.remedies.asking import RemediedModel
 from paraguard_lab.remedies.catalogue.demonstrations import REFUSAL_TEXT
@@ -45,7 +46,6 @@ LORA_RECIPE: dict[str, Any] = {
 """LoRA's rank, scale and layers; learning rate, epochs and examples per step."""
 
 MAX_PAIRS = 120  # pairs to learn from, at most, drawn by seed; as many twins are added
-ADAPTER_FILE = "adapter_model.safetensors"
 REPORT_FILE = "told.json"  # what `train_adapter` says of the training
 ANSWER_COLUMNS = ["prompt_id", "label", "response", "finish_reason", "declined_later"]
 
