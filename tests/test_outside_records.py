@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import outside_records as outside
+import pandas as pd
 import pytest
 
 from paraguard_lab.public_records import lent, measures, sources
@@ -210,6 +211,57 @@ def test_neighbours_and_what_two_systems_refuse():
         decisions = first_judge[row.system]
         own = (np.sum(decisions == 1), np.sum(decisions == 0))
         assert (row.n_refused, row.n_answered) == own
+
+
+@needs_sources
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_confusion_with_lent_tokens():
+    prompts = lent.read_stability_prompts(SHARED)
+    said = lent.query_lender(prompts)
+    first_judge = {}
+    for (system, _), decisions in stability().decide_by_most().items():
+        first_judge.setdefault(system, decisions)
+    vectors = encoder.encode_texts(prompts["text"].tolist())
+    systems, pairs = outside.confusion_rows(outside.Lent(*said), vectors, first_judge)
+    decisions = sources.SOURCES["stability"].read(SHARED)
+    measured = lent.lend_tokens(decisions, prompts, said)
+    keys = ["system", "interpretation"]
+    compare(systems, lent.tabulate_confusion(measured), *keys)
+    compare_with_record(systems, "record_confusion", *keys)
+    keys = ["first", "second", "measure"]
+    every = lent.tabulate_record_pairs(measured)
+    compare(pairs, every[every["measure"] != "rate"], *keys)
+    recorded = RECORDED.read("tables", "record_pairs").set_index(keys)
+    for key, row in pairs.items():
+        found = recorded.loc[key, [*row]].to_dict()
+        assert found == pytest.approx({name: round_off(row[name]) for name in row})
+
+
+def test_lent_tokens_by_hand():
+    # Two prompts: tokens x and y, and x alone; losses 0 and ln 4, and 0
+    tokens = {"token_id": [1, 2], "embedding": [[2.0, 0.0], [0.0, 3.0]]}
+    traces = {
+        "token_ids": [[0, 1, 2], [0, 1]],
+        "user_start": [1, 1],
+        "user_end": [3, 2],
+        "token_nll": [[np.nan, 0, np.log(4)], [np.nan, 0]],
+        "next_ids": [[5, 6], [6, 7]],
+        "next_logprobs": np.log([[0.5, 0.25], [0.5, 0.25]]).tolist(),
+        "tail_mass": [0.25, 0.25],
+    }
+    own = outside.Lent(pd.DataFrame(traces), pd.DataFrame(tokens))
+    # Nearest counterparts: of x and y 1 and 0, of x alone 1: 1 - (1/2 + 1)/2
+    assert own.drift(0, 1) == pytest.approx(0.25)
+    # (1/2 + 1/4 + 1/4)/2
+    assert own.shift(0, 1) == pytest.approx(0.5)
+    # Perplexities exp(ln 4 / 2) = 2 and 1: contrasts 1/2, and 1 cut at 1
+    scores = {"relative": 0.1 + 0.05 + 0.25, "clipped": 0.1 + 0.05 + 0.5}
+    assert own.scores(0, 1) == pytest.approx(scores)
+    # CI 0.5, 0.7 and 0.9 in three groups
+    row = outside.confusion_row({0: 0.5, 2: 0.7, 3: 0.9}, np.array([0, 1, 1, 3]))
+    found = [row[name] for name in ("ci", "cr60", "cr75", "cd")]
+    assert found == pytest.approx([0.7, 2 / 3, 1 / 3, 0.2])
 
 
 def test_outside_by_hand():

@@ -1,6 +1,7 @@
-"""Count the answers of a system that hold nothing to read, and say so.
+"""Count the answers of a system that the labeller cannot read, and say so.
 
-A model that reasons first may spend all of its tokens before it says anything.
+A model that reasons first may spend all of its tokens before it says anything, and one
+that was trained on another language may answer in it: this labeller reads English.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,9 @@ ROOMY_LIMIT = 2048  # tokens with which most models that reason come to an answe
 
 # Finish reasons of an answer that was cut at its limit, in lower case
 CUT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
+
+MOST_FOREIGN = 0.2
+"""Largest share of answers in another language with which a system is rated (ours)."""
 
 ROOM_ADVICE = (
     "a model that reasons first needs more tokens to come to an answer: give it"
@@ -92,10 +96,27 @@ def count_unread(
     return Unread(len(labels), kinds, int(is_cut.sum()), reasoned)
 
 
-def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
-    """Return a line about answers of a system that hold nothing to read.
+def count_foreign(labels: "Labels") -> dict[str, int]:
+    """Count answers in another language than English, by its code, most first.
 
-    It is "" if there are none. DataError if nothing else is left.
+    They are among the degenerate ones (`labels.substance`); prompts are English. A
+    judge's labels do not say which these are, and a judge may read other languages.
+    """
+    # A harness, which has no use for it, would wait for the language identifier
+    from paraguard_lab.labels.substance import find_foreign_language
+
+    if "answer" not in labels:
+        return {}
+    responses = labels.loc[labels["answer"] == "degenerate", "response"].dropna()
+    codes = pd.Series([find_foreign_language(text) for text in responses], dtype=object)
+    return codes[codes != ""].value_counts().to_dict()
+
+
+def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
+    """Return lines about answers of a system that cannot be read.
+
+    It is "" if there are none. DataError if nothing else is left, or if more than
+    `MOST_FOREIGN` of the answers are in another language.
     """
     unread = count_unread(labels, traces["finish_reason"])
     if len(labels) and not labels["label"].isin(["accept", "reject"]).any():
@@ -103,9 +124,23 @@ def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
             f"{system}: none of its {unread.answers} answers can be scored"
             f" ({unread.words}); {unread.advice}"
         )
-    if not unread.total:
-        return ""
-    return (
-        f"{system}: {unread.total} of {unread.answers} answers hold nothing to read"
-        f" ({unread.words}), and no rate counts them; {unread.advice}"
-    )
+    lines = []
+    if unread.total:
+        lines.append(
+            f"{system}: {unread.total} of {unread.answers} answers hold nothing to read"
+            f" ({unread.words}), and no rate counts them; {unread.advice}"
+        )
+    foreign = count_foreign(labels)
+    n_foreign = sum(foreign.values())
+    if n_foreign:
+        codes = ", ".join(f"{code} {n}" for code, n in foreign.items())
+        found = (
+            f"{system}: {n_foreign} of {len(labels)} answers seem to be in another"
+            f" language than English ({codes}), which this labeller does not read"
+        )
+        if n_foreign > MOST_FOREIGN * len(labels):
+            raise DataError(
+                f"{found}; no rate is given. `paraguard label` reads more languages"
+            )
+        lines.append(f"{found}; they are counted as it labels them")
+    return "\n".join(lines)

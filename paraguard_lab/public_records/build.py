@@ -59,7 +59,7 @@ def _measure_single_answers(
 ) -> dict[str, pd.DataFrame]:
     """Measure what counts cannot give of the record `stability`."""
     prompts = lent.read_stability_prompts(folder)
-    systems = lent.lend_tokens(decisions, prompts)
+    systems = lent.lend_tokens(decisions, prompts, lent.query_lender(prompts))
     return {
         "temperatures": measures.tabulate_temperatures(decisions),
         "judges": measures.tabulate_judges(decisions),

@@ -24,7 +24,7 @@ from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_column
 from paraguard_utils.core.signals import PAPER_SCORING
 from paraguard_utils.models import backends, encoder, loading
 from paraguard_utils.models.prompting import Decoding, Workload
-from paraguard_utils.schemas import Table
+from paraguard_utils.schemas import Table, Tokens, Traces
 from paraguard_utils.settings import QueryOptions
 
 LENDER = "smollm2-135m-instruct"
@@ -107,13 +107,8 @@ def _measure_bands(
     return found
 
 
-def lend_tokens(
-    decisions: RecordedDecisions, prompts: pd.DataFrame
-) -> dict[str, System]:
-    """Return the recorded systems with tokens of `LENDER`, pairs and scores, by name.
-
-    A system is judged by the first judge, in alphabetical order, with enough decisions.
-    """
+def query_lender(prompts: pd.DataFrame) -> tuple[Traces, Tokens]:
+    """Return what `LENDER` says of prompts: their traces, and its tokens in them."""
     options = QueryOptions(model=LENDER, system_prompts=["none"])
     source = loading.resolve_model(LENDER)
     model = backends.LocalSource(**vars(source), dtype=options.dtype).open(options)
@@ -121,8 +116,20 @@ def lend_tokens(
     answered = list(model.answers(Workload(prompts, title=LENDER), context))
     traces = pd.concat(answered).set_index("prompt_id").loc[prompts["prompt_id"]]
     ids = sorted({int(token) for own in traces["token_ids"] for token in own})
-    embeddings = list(model.embeddings(ids))
-    drifts = DriftCache(pd.DataFrame({"token_id": ids, "embedding": embeddings}))
+    tokens = {"token_id": ids, "embedding": list(model.embeddings(ids))}
+    return traces.reset_index(), pd.DataFrame(tokens)
+
+
+def lend_tokens(
+    decisions: RecordedDecisions, prompts: pd.DataFrame, lent: tuple[Traces, Tokens]
+) -> dict[str, System]:
+    """Return the recorded systems with lent tokens, pairs and scores, by name.
+
+    `lent` is what `query_lender` returns. A system is judged by the first judge, in
+    alphabetical order, with enough decisions.
+    """
+    traces, tokens = lent
+    drifts = DriftCache(tokens)
     vectors = encoder.encode_texts(prompts["text"].tolist())
     none = np.zeros(len(prompts), bool)
     groups = neighbours.find_neighbours(vectors, none).groups
@@ -142,7 +149,7 @@ def lend_tokens(
             labels,
             clusters,
             PAPER_SCORING,
-            traces=traces.reset_index(),
+            traces=traces,
             drifts=drifts,
             token_model=LENDER,
         )

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from paraguard_lab.labels import unread
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
@@ -14,8 +15,8 @@ from paraguard_utils.study import QueryStudy
 SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
 
-def open_study(monkeypatch, unread, **given):
-    """Return 02's study of recorded answers under new names; those of `unread` are empty."""
+def open_study(monkeypatch, empty, **given):
+    """Return 02's study of recorded answers under new names; those of `empty` are empty."""
     named = {"store": "mine", "corpus": "paraguard_mini", "model": "m"}
     options = {"system_prompts": ["safety"], "twins": ""}
     study = QueryStudy.open(QuerySettings(**named | options | given))
@@ -27,7 +28,7 @@ def open_study(monkeypatch, unread, **given):
     traces["finish_reason"] = "length"
     asked = {}
     for name in ("read", "thinking"):
-        asked[name] = traces.assign(response="") if name in unread else traces
+        asked[name] = traces.assign(response="") if name in empty else traces
 
     def label(frame, prompts):
         if frame["response"].any():
@@ -39,22 +40,43 @@ def open_study(monkeypatch, unread, **given):
     return study
 
 
-@pytest.mark.parametrize("unread", [["read", "thinking"], ["thinking"]])
+@pytest.mark.parametrize("empty", [["read", "thinking"], ["thinking"]])
 def test_a_system_that_nobody_can_read_ends_the_notebook_in_one_line(
-    results, monkeypatch, unread
+    results, monkeypatch, empty
 ):
-    study = open_study(monkeypatch, unread, limit=60)
+    study = open_study(monkeypatch, empty, limit=60)
     with pytest.raises(
         DataError, match=r"none of its 60 answers .*max_new_tokens"
     ) as told:
         study.query()
-    assert str(told.value).startswith(f"{unread[0]}: ")
+    assert str(told.value).startswith(f"{empty[0]}: ")
     assert "60 cut at the limit of tokens" in str(told.value)
 
 
 def test_systems_that_can_be_read_go_on(results, monkeypatch, capsys):
     assert list(open_study(monkeypatch, [], limit=60).query()) == ["read", "thinking"]
     assert "can be scored" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n_german", [12, 13])
+def test_answers_in_a_language_that_the_labeller_does_not_read(n_german):
+    # 20 % of 60 answers are counted and named; with one more no rate is given
+    recorded = CorpusFiles(Store("recorded"), "paraguard_mini")
+    labels = labelling.read_decisions(recorded, SYSTEM).head(60).copy()
+    labels["answer"] = "on_topic"
+    rows = labels.index[:n_german]
+    labels.loc[rows, "response"] = (
+        "Dabei kann ich dir leider nicht weiterhelfen, tut mir leid."
+    )
+    labels.loc[rows, "answer"] = "degenerate"
+    traces = pd.DataFrame({"finish_reason": ["stop"] * 60})
+    if n_german == 12:
+        line = unread.report_unread("mine", labels, traces)
+        assert line.startswith("mine: 12 of 60 answers seem to be in another language")
+        assert "(de 12)" in line
+    else:
+        with pytest.raises(DataError, match=r"13 of 60 .* no rate is given"):
+            unread.report_unread("mine", labels, traces)
 
 
 @pytest.mark.parametrize("limit", [60, 0])
