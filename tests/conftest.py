@@ -16,6 +16,7 @@ sys.modules.setdefault("rfc3987_syntax", None)
 hypothesis.settings.register_profile(
     "paraguard",
     deadline=None,
+    max_examples=200 if os.environ.get("PARAGUARD_WEEKLY") else 40,
     database=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -851,3 +851,50 @@ def confusion_rows(lent, vectors, decisions):
             row = named("difference", *mean_over_groups(change, group))
             pairs[first, second, f"ci_{interpretation}"] = row
     return systems, pairs
+
+
+# --- Predictions 37 to 48, by their own rules
+
+ALL = math.inf
+QWENS = {"first": "Qwen 2.5 7B", "second": "Qwen 3 8B"}
+RULES = {
+    37: ("chance", {"source": "stability", "temperature": 0.7}, "chance", -ALL, 0.59),
+    38: ("temperatures", {"source": "stability"}, "chance_change", 0, ALL),
+    39: ("chance", {"source": "stability", "temperature": 0.0}, "chance", -ALL, 0.05),
+    40: ("together", {"source": "triples", "measure": "chance"}, "rho", -ALL, 0),
+    41: ("pairs", QWENS | {"measure": "rate"}, "difference", 0, ALL),
+    42: ("pairs", QWENS, "difference", -ALL, 0),
+    43: ("judges", {"source": "stability", "temperature": 0.7}, JUDGES_MINUS, 0, ALL),
+    44: ("forms", {"source": "forms"}, "dr", 0.5, ALL),
+    45: ("neighbours", {"source": "stability", "pairs": "near"}, "dr", -ALL, 0.73),
+    46: ("neighbours", {"pairs": "nearer minus near"}, "dr", -ALL, 0),
+    47: ("harm", {"source": "triples"}, "tier_minus_chance", 0, ALL),
+    48: ("languages", {"systems": "all"}, "dr", -ALL, 0.5),
+}
+"""Table, rows, measure and limits, as `data/predictions.csv` states them in words."""
+WITHOUT_TOO_FEW = (40, 41, 43)
+"""Predictions whose rules do not set aside what rests on too few."""
+
+
+def judge(number):
+    """Return how often a prediction holds, fails, is undecided or rests on too few."""
+    name, chosen, measure, low, high = RULES[number]
+    rows = pd.read_csv(outside.DATA / "tables" / f"record_{name}.csv").to_dict(
+        "records"
+    )
+    found = defaultdict(int)
+    for row in rows:
+        if any(row[column] != value for column, value in chosen.items()):
+            continue
+        if number == 42 and row["measure"] == "rate":
+            continue
+        ends = row[f"{measure}_low"], row[f"{measure}_high"]
+        if number not in WITHOUT_TOO_FEW and row["too_few"]:
+            found["too_few"] += 1
+        elif low < ends[0] and ends[1] < high:
+            found["holds"] += 1
+        elif ends[1] < low or ends[0] > high:
+            found["fails"] += 1
+        else:
+            found["undecided"] += 1
+    return dict(found)

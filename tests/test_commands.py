@@ -54,8 +54,8 @@ NOT_RUN = {
     "make optional-models": "fetches 1.6 GB of packages and asks for hours",
     "make site": "make html makes the same pages",
     "make reproduce": (
-        "run below, killed and resumed, where PARAGUARD_WEEKLY is set; two of its"
-        " notebooks every time"
+        "run below, killed and resumed, where PARAGUARD_WEEKLY is set; test_run ends a"
+        " run whose kernel dies, and test_faults resumes one, every time"
     ),
     "make figures": (
         "nbval runs the same notebooks on the same record; weekly.yml draws it anew and"
@@ -97,6 +97,9 @@ WEEKLY = {
     ".venv/bin/paraguard remedy --model smollm2-135m": (
         "the same from the record runs every time"
     ),
+    ".venv/bin/paraguard run 01 --store mine": (
+        "test_live builds a corpus by 01, and nbval runs it on the record"
+    ),
     ".venv/bin/paraguard run --store mine": (
         "the same on another corpus, which test_live asks, with a real model"
     ),
@@ -105,7 +108,7 @@ WEEKLY = {
     ),
     f".venv/bin/papermill notebooks/02_querying.ipynb results/02.ipynb -p model {HUB}": (
         "paraguard run 02 --model, a shard of it, runs the same notebook by papermill"
-        " every time, and the rerun after a kill shows progress"
+        " every time"
     ),
     f".venv/bin/papermill notebooks/03_scoring.ipynb results/03.ipynb -p model {HUB}": (
         "the rerun after a kill runs the same notebook by papermill every time"
@@ -278,13 +281,11 @@ def last_lines(printed):
     ]
 
 
+@pytest.mark.weekly
 def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     clone, tmp_path
 ):
-    whole = bool(os.environ.get("PARAGUARD_WEEKLY"))
-    command = (
-        "make reproduce" if whole else ".venv/bin/paraguard run 02 03 --store live"
-    )
+    command = "make reproduce"
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "00-kill.py").write_text(KILL)
@@ -315,7 +316,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     assert f"{prompts}/{prompts}" in printed and "prompt/s]" in printed, (
         "progress shows in the terminal"
     )
-    assert not whole or "Differences to the recorded run:" in printed
+    assert "Differences to the recorded run:" in printed
     done = pd.read_parquet(next(traces.glob(f"*--{first}.parquet")))
     assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
 

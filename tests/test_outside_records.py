@@ -120,9 +120,14 @@ RATES = [*outside.TIERS, "youden"]
 ENDS = [f"{name}_{end}" for name in RATES for end in ("low", "high")]
 
 
+@cache
+def tiers():
+    return outside.tiers()
+
+
 @pytest.mark.slow
 def test_harm():
-    own = outside.tiers()
+    own = tiers()
     compare(own, measures.tabulate_tiers(TRIPLES), "system")
     without = {}
     for system, row in own.items():
@@ -132,13 +137,13 @@ def test_harm():
 
 @pytest.mark.slow
 def test_recorded_intervals_of_tiers():
-    own = outside.tiers()
+    own = tiers()
     ends = {system: {name: own[system][name] for name in ENDS} for system in own}
     compare_with_record(ends, "record_harm", "system")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partial", [1, 0])
+@pytest.mark.parametrize("partial", [1, pytest.param(0, marks=pytest.mark.weekly)])
 def test_rates_of_tiers(partial):
     own = outside.tier_rates(partial)
     decisions = TRIPLES if partial else LENIENT
@@ -183,6 +188,7 @@ def test_temperatures():
 
 
 @needs_sources
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_neighbours_and_what_two_systems_refuse():
     vectors = encoder.encode_texts(list(stability().texts.values()))
@@ -236,6 +242,13 @@ def test_confusion_with_lent_tokens():
     for key, row in pairs.items():
         found = recorded.loc[key, [*row]].to_dict()
         assert found == pytest.approx({name: round_off(row[name]) for name in row})
+
+
+@pytest.mark.parametrize("number", outside.RULES)
+def test_predictions_by_their_own_rules(number):
+    judged = RECORDED.read("tables", "record_predictions")
+    verdicts = judged.loc[judged["number"] == number, "verdict"]
+    assert outside.judge(number) == verdicts.value_counts().to_dict()
 
 
 def test_lent_tokens_by_hand():

@@ -217,6 +217,7 @@ def written(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly  # every run of .ci/run is that of another processor
 def test_what_is_written_does_not_depend_on_the_processor(tmp_path):
     own = written(tmp_path / "own")
     assert {

@@ -117,7 +117,7 @@ def _draw(table: pd.DataFrame) -> bytes:
     figure, axes = style.subplots(1, 2, height=0.9 + 0.28 * len(known), sharey=True)
     labels = {
         "frr": "share of requests refused",
-        "dr": "disagreement ratio: 0 meaning decides, 1 it does not",
+        "dr": "DR: 0 wordings agree, 1 as unrelated requests",
     }
     for axis, (name, label) in zip(axes, labels.items(), strict=True):
         style.draw_interval_bars(axis, known, name, range(len(known)), color=style.INK)

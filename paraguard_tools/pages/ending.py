@@ -53,8 +53,8 @@ def _describe_systems(finished: FinishedRun, store: Store) -> list[str]:
         if not row["too_few_for_dr"]:
             dr = tables.format_estimate(row, "dr", 2)
         lines.append(
-            f"{audit.describe_system(row)} DR is {dr} (0: meaning decides; 1: it does"
-            " not)."
+            f"{audit.describe_system(row)} DR is {dr} (0: all wordings of a request"
+            " get one decision; 1: they agree no more than unrelated requests)."
         )
     return lines
 

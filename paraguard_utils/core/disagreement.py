@@ -48,9 +48,10 @@ def disagreement_ratio(
     Returns
     -------
     Estimate
-        At least 0: 0 if meaning decides, 1 if it does not. The interval is a
-        bootstrap-t on the log scale; it is reliable from about 100 refusals, 100
-        answers and 10 clusters decided both ways (`too_few_for_disagreement`).
+        At least 0: 0 if no cluster is decided both ways, 1 if prompts of one cluster
+        disagree as often as others. The interval is a bootstrap-t on the log scale; it
+        is reliable from about 100 refusals, 100 answers and 10 clusters decided both
+        ways (`too_few_for_disagreement`).
 
     See Also
     --------

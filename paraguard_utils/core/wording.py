@@ -203,8 +203,9 @@ def estimate_pair_disagreement(
     Returns
     -------
     Estimate
-        At least 0: 0 if meaning decides, 1 if it does not. Bootstrap-t over clusters on
-        the log scale. NaN without a pair, and if nothing could differ.
+        At least 0: 0 if these pairs agree, 1 if they disagree as often as unrelated
+        prompts. Bootstrap-t over clusters on the log scale. NaN without a pair, and if
+        nothing could differ.
 
     Examples
     --------

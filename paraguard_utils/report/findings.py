@@ -306,7 +306,7 @@ def tabulate_results(claims: Table) -> Table:
         row |= {"verdict": counts["verdict"].iloc[0], "in": notebook}
         rows.append(row)
     for title, item in NOT_TESTABLE.items():
-        row = {"claim": title, "paper": written.get(item, "–"), "in": "–"}
+        row = {"claim": title, "paper": written.get(item, "–"), "in": "08"}
         row |= dict.fromkeys(PPL_INTERPRETATIONS, "–")
         rows.append(row | {"verdict": "not testable on our systems"})
     return pd.DataFrame(rows)

@@ -166,7 +166,9 @@ def xstest():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [None, 256], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    "cut", [None, pytest.param(256, marks=pytest.mark.weekly)], ids=["whole", "cut"]
+)
 def test_agreement_with_people_on_the_held_out_half(cut, xstest):
     rows = xstest[xstest["half"] == "held out"].reset_index(drop=True)
     texts, reasons = rows["completion"].str[:cut], ["stop"] * len(rows)

@@ -149,6 +149,7 @@ def test_another_corpus_stands_alone(tiny_folder, recorded_corpus, results):
     run_here("04_cohort_analysis", **given, resamples=100)
 
 
+@pytest.mark.weekly
 def test_four_clusters_with_twins_go_through_the_last_notebooks(
     tiny_folder, recorded_corpus, results
 ):

@@ -421,14 +421,15 @@ LEARN = {"self-cd", "ablated", "steered"} | {
     name for name in ASKING if name.startswith(("tuned", "control"))
 }
 
+WEEKLY = ("tuned-2", "control-1", "demonstrations", "paraphrased")
+"""Remedies that another one, tried every time, is much like, or that take longest."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            one, marks=pytest.mark.weekly if one in ("tuned-2", "control-1") else ()
-        )
+        pytest.param(one, marks=pytest.mark.weekly if one in WEEKLY else ())
         for one in ASKING
     ],
 )
@@ -730,6 +731,7 @@ def test_models_with_a_point_in_their_name_are_tuned_apart(
 @pytest.mark.skipif(
     not has_model(), reason="the default model's weights package is not installed"
 )
+@pytest.mark.weekly
 def test_the_real_model_is_itself_again_and_contrasts_as_the_formula_says(
     results, recorded_corpus
 ):

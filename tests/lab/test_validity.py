@@ -182,25 +182,16 @@ def test_matched_ratio_by_loops(monkeypatch):
     corpus, _, traces, labels, _ = small(5, 10)
     ppl = signals.trace_perplexity(traces)
     length = np.log((traces["user_end"] - traces["user_start"]).to_numpy(float))
-    scored = [i for i in range(60) if labels["label"][i] in ("accept", "reject")]
-    scored = [
-        i
-        for i in scored
-        if sum(corpus["cluster_id"][j] == corpus["cluster_id"][i] for j in scored) > 1
-    ]
+    label, cluster = labels["label"].tolist(), corpus["cluster_id"].tolist()
+    scored = [i for i in range(60) if label[i] in ("accept", "reject")]
+    scored = [i for i in scored if sum(cluster[j] == cluster[i] for j in scored) > 1]
     middle = [np.median(values[scored]) for values in (np.log(ppl), length)]
     cell = {i: (np.log(ppl[i]) >= middle[0], length[i] >= middle[1]) for i in scored}
     groups = {True: {}, False: {}}
     for i, j in itertools.permutations(scored, 2):
-        own = corpus["cluster_id"][i] == corpus["cluster_id"][j]
-        mates = (
-            sum(
-                corpus["cluster_id"][other] == corpus["cluster_id"][i]
-                for other in scored
-            )
-            - 1
-        )
-        differ = labels["label"][i] != labels["label"][j]
+        own = cluster[i] == cluster[j]
+        mates = sum(cluster[other] == cluster[i] for other in scored) - 1
+        differ = label[i] != label[j]
         groups[own].setdefault((cell[i], cell[j]), []).append(
             (1 / mates if own else 1, differ)
         )

@@ -25,6 +25,9 @@ from paraguard_utils.errors import DataError
 
 RECORDED = stores.Store("recorded")
 FILES = stores.CorpusFiles(RECORDED, "paraguard_mini")
+LONG_VIEWS = ("refusals", "clusters")
+"""Views whose check for accessibility takes longest; the others have the same parts."""
+
 VIEWS = {
     "wordings": "Refused beside answered",
     "refusals": "Refusals",
@@ -1092,7 +1095,13 @@ def unfolded(show, html, view):
     return tab
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(one, marks=pytest.mark.weekly if one in LONG_VIEWS else ())
+        for one in VIEWS
+    ],
+)
 def test_every_view_is_accessible_in_light_and_dark_wide_and_narrow(show, html, view):
     tab = unfolded(show, html, view)
     assert tab.get_by_role("main").count() == 1
@@ -1262,6 +1271,7 @@ def test_guards_stand_beside_the_system_that_lent_its_trace(recorded_corpus):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_the_recorded_refusals_are_all_there(command, results, show):
     path = paths.RESULTS / "explorer.html"
     assert paths.display_path(path) in command("explorer").printed

@@ -585,7 +585,7 @@ JSON = st.recursive(
     "request_states", "adapter_spec", "probe_classname", "probe", "detector",
     "attempt_id", "vars", "provider", "prompt", "error", "body", "custom_id",
 ]), JSON, min_size=1), min_size=1, max_size=3))  # fmt: skip
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=100)
 def test_no_shape_of_json_is_a_traceback(tmp_path_factory, items):
     """Whatever the shape, there are decisions, or one line."""
     file = tmp_path_factory.mktemp("shapes") / "log"

@@ -22,6 +22,8 @@ FOUND = numbers.collect_numbers(
 )
 DR = "dr_near"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+LONG_PAGES = ("data/README.md", "docs/method.md")
+"""Pages that take longest; the others are made by the same template."""
 KNOWN = pd.concat(
     [FOUND, stores.Store("recorded").read("tables", numbers.NUMBERS_TABLE)]
 ).drop_duplicates("key")
@@ -383,7 +385,13 @@ def test_the_recorded_report_is_readable_wide_and_narrow(show, recorded, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", handout.SITE_PAGES)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(one, marks=pytest.mark.weekly if one in LONG_PAGES else ())
+        for one in handout.SITE_PAGES
+    ],
+)
 def test_every_page_of_the_site_is_readable(show, file):
     stems = [path.stem for path in run.list_notebooks()]
     html = handout.render_page(

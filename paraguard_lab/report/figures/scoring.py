@@ -161,7 +161,7 @@ def plot_by_source(table: Table) -> Figure:
         line[1].axvline(1, zorder=0, **(style.CHANCE_LINE | {"color": style.INK}))
     style.name_rows(axes[0, 0], sources)
     axes[-1, 0].set(xlabel="FRR", xlim=(0, None))
-    label = "DR (0: meaning decides, 1, dotted: it does not)"
+    label = "DR (0: phrasings agree, 1, dotted: as unrelated ones)"
     axes[-1, 1].set(xlabel=label, xlim=(0, None))
     return figure
 

@@ -24,7 +24,7 @@ from paraguard_utils.schemas import Table
 
 _SYSTEM_PANELS = {
     "frr": ("FRR", "share of\nprompts"),
-    "dr": ("DR", "0: meaning,\n1 (dotted): not"),
+    "dr": ("DR", "0: phrasings agree,\n1 (dotted): unrelated"),
     "ci": ("CI", "mean score"),
     "cr60": ("CR@0.60", "share of\nrefusals"),
     "cd": ("CD", "spread of\nscores"),
@@ -105,7 +105,9 @@ def plot_shared_wording(table: Table, curves: Table) -> Figure:
     look = {"ms": 3.5, "label": "free rewordings"}
     style.draw_judged_bars(left, rows, "dr_free", y + _SHIFT, few, **look)
     style.name_rows(left, display_titles(rows["system"]))
-    left.set(xlim=(0, 1.3), xlabel="DR (0: meaning decides,\n1, dotted: it does not)")
+    left.set(
+        xlim=(0, 1.3), xlabel="DR (0: phrasings agree,\n1, dotted: as unrelated ones)"
+    )
     left.axvline(1, zorder=0, **_DOTTED)
     style.name_lines(figure, left)
     _draw_dr_by_overlap(right, rows[~few], curves)
