@@ -1,8 +1,8 @@
-"""Fetch a user's weights, and refuse those of no whole model that continues a text.
+"""Refuse weights of a user that are of no whole model that continues a text.
 
-`paraguard_utils.models.loading` calls these checks of a user's model by entry points of
-the group `paraguard.loaders`, each before the step that it spares. All raise
-`ModelError`.
+Each check comes before the step that it spares: that of the files as a name is resolved
+(`own_models`), the others as the model is loaded, by entry points of the group
+`paraguard.loaders`. All raise `ModelError`.
 """
 
 import contextlib
@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models.loading import (
-    IDENTITY_FILES,
-    ModelSource,
-    first_error_line,
-    load_part,
-)
-from paraguard_utils.settings import SERVED_PREFIX
+from paraguard_utils.models.loading import ModelSource, first_error_line, load_part
 from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
@@ -163,21 +157,3 @@ def check_model_network(
             f"{what} reads a text in both directions, as encoders do; only models"
             " that continue a text can be queried"
         )
-
-
-def fetch_from_hub(name: str) -> Path:
-    """Return the folder of a hub model, which is named by its commit."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        remedy = "pass a local folder"
-        if name.startswith(SERVED_PREFIX):
-            remedy = (
-                "if a server has this model, say where, for example"
-                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
-            )
-        raise ModelError(
-            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
-        ) from error

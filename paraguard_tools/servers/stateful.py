@@ -22,6 +22,7 @@ from transformers import (
     PretrainedConfig,
 )
 
+from paraguard_lab.models import gguf
 from paraguard_utils.models import backends, engine, loading, local
 from paraguard_utils.models.local import Batch
 from paraguard_utils.models.prompting import Decoding, PromptContext, Request
@@ -48,7 +49,7 @@ def _read_config(model: str) -> PretrainedConfig | None:
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
-        folder = loading.convert_gguf(loading.resolve_model(model))
+        folder = gguf.convert_gguf(loading.resolve_model(model))
     try:
         config = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
