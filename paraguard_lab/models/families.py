@@ -11,14 +11,14 @@ import json
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paraguard_utils.errors import ModelError
 from paraguard_utils.models.loading import ModelSource, first_error_line, load_part
 from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 """Of which every tokenizer has one at least."""
@@ -117,6 +117,32 @@ def check_model_configuration(source: ModelSource, folder: Path) -> None:
             f"{what} has no tokenizer; copy tokenizer.json and tokenizer_config.json of"
             " the model that it was made from into its folder"
         )
+
+
+def check_model_state(config: "PretrainedConfig") -> None:
+    """Refuse a model that cannot be queried in padded batches (`keeps_other_state`)."""
+    if keeps_other_state(config):
+        raise ModelError(
+            f"a model of type {config.model_type} keeps a state other than keys and"
+            " values, so that it cannot be queried in padded batches; 02 queries it one"
+            " prompt at a time, and nothing else does"
+        )
+
+
+def keeps_other_state(config: "PretrainedConfig") -> bool:
+    """Return whether a model keeps anything but keys and values of earlier tokens."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache
+    from transformers.cache_utils import (
+        DummyLayer,
+        DynamicLayer,
+        DynamicSlidingWindowLayer,
+    )
+
+    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        return True
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return not kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
 
 
 def check_model_network(

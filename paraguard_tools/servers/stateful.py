@@ -22,7 +22,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from paraguard_lab.models import gguf
+from paraguard_lab.models import families, gguf
 from paraguard_utils.models import backends, engine, loading, local
 from paraguard_utils.models.local import Batch
 from paraguard_utils.models.prompting import Decoding, PromptContext, Request
@@ -37,7 +37,7 @@ def takes(options: QueryOptions) -> bool:
     if is_elsewhere or is_packaged:
         return False
     config = _read_config(options.model)
-    return config is not None and engine.keeps_other_state(config)
+    return config is not None and families.keeps_other_state(config)
 
 
 @cache
