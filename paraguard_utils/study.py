@@ -108,10 +108,6 @@ class Page(Generic[_Settings]):
         """Show sentences with numbers of this run (`report.sentences.show`)."""
         sentences.show(self.store, text.strip(), **frames)
 
-    def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
-        """Read what an earlier notebook made (`Store.read_earlier`)."""
-        return self.store.read_earlier(kind, *names)
-
 
 class Study(Page[_Settings]):
     """A corpus and the systems that are measured on it.

@@ -93,10 +93,9 @@ class StatefulBackend(local.LocalBackend):
     ) -> Iterator[Traces]:
         """Query prompts one after another, and yield each as it is answered."""
         generator = Generator(self.model, context.decoding)
-        run = local.make_batch_runner(self.model, prefix, context, generator.ask)
         for batch in batches:
             for request in batch:
-                yield run([request])
+                yield local.make_traces(generator.ask([request]), context)
 
 
 class Generator:
