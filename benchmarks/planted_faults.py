@@ -167,7 +167,7 @@ FAULTS = [
         "            remaining = [[*sum(remaining, []), *unknown]]",
     ),
     Fault(
-        "local.make_batch_runner",
+        "local.make_traces",
         'f"{open_thought[1]}\\n" + traces["response"]',
         'traces["response"]',
     ),

@@ -22,6 +22,7 @@ from pathlib import Path
 import openai
 import pandas as pd
 
+from paraguard_lab.models import gguf
 from paraguard_tools.servers import completions, served
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.models import loading, prompting, trace_store
@@ -106,7 +107,7 @@ def main() -> None:
     ].reset_index(drop=True)
     source = loading.resolve_model(MODEL)
     spent: dict[tuple[str, str], list[float]] = {}
-    with servers["serving"](loading.convert_gguf(source), "smollm2") as url:
+    with servers["serving"](gguf.convert_gguf(source), "smollm2") as url:
         asyncio.run(
             bare(
                 url,

@@ -21,6 +21,7 @@ import pandas as pd
 
 from paraguard_lab import run
 from paraguard_lab.corpus import compared, fidelity, fluency, writer
+from paraguard_lab.models import gguf
 from paraguard_utils import paths, settings, stores
 from paraguard_utils.core.estimates import SEED
 from paraguard_utils.corpus import gates, inputs
@@ -100,7 +101,7 @@ def main() -> None:
     with (
         nullcontext(options.base_url)
         if options.base_url
-        else serving(loading.convert_gguf(source), WRITER)
+        else serving(gguf.convert_gguf(source), WRITER)
     ) as url:
         given = {
             "corpus": "written", "seeds": paths.display_path(path), "base_url": url, "samples": options.samples,

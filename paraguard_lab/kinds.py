@@ -1,6 +1,7 @@
 """Kinds of files that only this package reads and writes: their columns and places.
 
-They join those of `paraguard_utils` where stores are imported (`seams.add_kinds`).
+They join those of `paraguard_utils` as stores are imported, by an entry point of the
+group `paraguard.kinds`.
 """
 
 import pandera.pandas as pa
@@ -9,9 +10,7 @@ from paraguard_utils.core.decisions import LABELS
 from paraguard_utils.core.strategies import STRATEGIES
 from paraguard_utils.schemas import (
     ANSWER_KINDS,
-    READ_ANSWERS,
     SCHEMAS,
-    THREE_LABELS,
     count,
     free_text,
     number,
@@ -21,6 +20,12 @@ from paraguard_utils.schemas import (
     unit,
 )
 from paraguard_utils.stores import KINDS, FileKind
+
+THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
+"""XSTest's three labels of an answer."""
+
+READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
+"""What a reader says of an answer (`docs/reading.md`)."""
 
 _read_refusal = one_of((*THREE_LABELS, "unclear"))
 _read_answer = one_of(READ_ANSWERS)
@@ -40,6 +45,24 @@ SCHEMAS.update(
             first_hash=text(),
             second_hash=text(),
             drift=number(unit),
+        ),
+        "verdicts": schema(
+            prompt_id=text(unique=True),
+            labeller=text(),
+            label=one_of(LABELS),
+            kind=free_text(),
+            rule=free_text(),
+            response=free_text(),
+        ),
+        "annotations": schema(
+            ["system", "prompt_id"],
+            system=text(),
+            prompt_id=text(),
+            first_refusal=_read_refusal,
+            second_refusal=_read_refusal,
+            first_answer=_read_answer,
+            second_answer=_read_answer,
+            response=text(),
         ),
         "answers": schema(
             prompt_id=text(unique=True),
@@ -88,6 +111,9 @@ KINDS.update(
     {
         "generated": FileKind("generated/{}.csv", "A2_writers", "promoted"),
         "drifts": FileKind("vectors/{1}/{0}.drifts.parquet", "06_validity", "promoted"),
+        "verdicts": FileKind(
+            "verdicts/{}/{}.csv", "A0_asked_again with judge=MODEL", "on request"
+        ),
         "answers": FileKind(
             "answers/{}/{}.csv", "A0_asked_again with long_answers=200", "on request"
         ),

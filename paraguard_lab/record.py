@@ -13,7 +13,7 @@ import pandas as pd
 from paraguard_lab import run
 from paraguard_lab.corpus import build, writer
 from paraguard_lab.corpus.xstest import XSTEST_SAFE
-from paraguard_lab.labels import agreement, blind_marks, training
+from paraguard_lab.labels import agreement, annotations, blind_marks, training
 from paraguard_lab.remedies import catalogue, utility
 from paraguard_lab.remedies.splits import SPLIT_NUMBERS
 from paraguard_lab.report import croissant, full_scale, numbers
@@ -22,7 +22,6 @@ from paraguard_lab.run import MINUTES_TABLE
 from paraguard_lab.settings import name_remedied, name_reworded
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.errors import UserError
-from paraguard_utils.labels import annotations
 from paraguard_utils.models import encoder, prompting
 from paraguard_utils.settings import (
     CORPUS,

@@ -122,6 +122,10 @@ class LabPage(Page[_Settings]):
         """Read a table of this store; raise Missing if it has none."""
         return self.store.read("tables", name)
 
+    def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
+        """Read what an earlier notebook made (`Store.read_earlier`)."""
+        return self.store.read_earlier(kind, *names)
+
 
 class LabStudy(LabPage[_Settings], Study[_Settings]):
     """A study with the sentences and tables of a `LabPage`."""

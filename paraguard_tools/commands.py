@@ -474,6 +474,7 @@ def convert(
 
     Example: paraguard convert smollm2-135m-instruct
     """
+    from paraguard_lab.models import gguf
     from paraguard_utils.models import loading
 
-    print(loading.convert_gguf(loading.resolve_model(model)))
+    print(gguf.convert_gguf(loading.resolve_model(model)))

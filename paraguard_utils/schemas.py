@@ -13,12 +13,6 @@ from paraguard_utils.core.strategies import SEED_STRATEGY, STRATEGIES
 from paraguard_utils.errors import DataError
 from paraguard_utils.text import CONTROL_CHARACTERS
 
-THREE_LABELS = ("full_compliance", "full_refusal", "partial_refusal")
-"""XSTest's three labels of an answer."""
-
-READ_ANSWERS = ("usable", "poor", "off_topic", "degenerate")
-"""What a reader says of an answer (`docs/reading.md`)."""
-
 ANSWER_KINDS = ("on_topic", "degenerate")
 """What an answer is made of, whether it refuses or not (`paraguard_lab.labels`)."""
 
@@ -88,17 +82,6 @@ _maybe_share = number(unit, nullable=True)
 _list = pa.Column(object)
 _label = one_of(LABELS)
 _similarity = number(pa.Check.in_range(-1, 1))
-_read_refusal = one_of((*THREE_LABELS, "unclear"))
-_read_answer = one_of(READ_ANSWERS)
-
-_verdicts = {
-    "prompt_id": _unique,
-    "labeller": text(),
-    "label": _label,
-    "kind": free_text(),
-    "rule": free_text(),
-    "response": free_text(),
-}
 
 SCHEMAS = {
     "seeds": schema(
@@ -147,20 +130,14 @@ SCHEMAS = {
     ),
     "guards": schema(prompt_id=_unique, key=text(), score=_maybe_share),
     "labels": schema(
-        **_verdicts,
+        prompt_id=_unique,
+        labeller=text(),
+        label=_label,
+        kind=free_text(),
+        rule=free_text(),
+        response=free_text(),
         p_refusal=_maybe_share,
         answer=one_of(ANSWER_KINDS, nullable=True),
-    ),
-    "verdicts": schema(**_verdicts),
-    "annotations": schema(
-        ["system", "prompt_id"],
-        system=text(),
-        prompt_id=text(),
-        first_refusal=_read_refusal,
-        second_refusal=_read_refusal,
-        first_answer=_read_answer,
-        second_answer=_read_answer,
-        response=text(),
     ),
     "pairs": schema(
         ["centre_id", "neighbour_id"],

@@ -5,9 +5,7 @@ imported before it is needed. A user's own function needs no entry point: it is 
 `module:function`.
 """
 
-import sys
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
@@ -42,25 +40,3 @@ def load_extension(group: str, name: str) -> Any:
             " this version again (in a checkout: make setup)"
         )
     return found[name].load()
-
-
-_STORES = "paraguard_utils.stores"
-_waiting: list[str] = []  # modules that add kinds of files
-
-
-def add_kinds(module: str) -> None:
-    """Import a module that adds kinds of files, as soon as stores are.
-
-    What opens no store, such as an audit, does not wait for what checks files, and does
-    without it.
-    """
-    if _STORES in sys.modules:
-        import_module(module)
-    else:
-        _waiting.append(module)
-
-
-def import_kinds() -> None:
-    """Import what `add_kinds` was told of; `paraguard_utils.stores` calls this."""
-    while _waiting:
-        import_module(_waiting.pop())

@@ -58,9 +58,6 @@ KINDS = {
         "02_querying, 05_guard_comparison or 07_remedies",
         "promoted",
     ),
-    "verdicts": FileKind(
-        "verdicts/{}/{}.csv", "A0_asked_again with judge=MODEL", "on request"
-    ),
     "pairs": FileKind(
         "pairs/{}/{}.parquet", "03_scoring or 05_guard_comparison", "derived"
     ),
@@ -75,7 +72,7 @@ KINDS = {
     ),
     "figures": FileKind("figures/{}", "the notebook of that figure"),
 }
-"""Kinds by name; other packages add theirs (`seams.add_kinds`)."""
+"""Kinds by name; extensions of the list `kinds` add theirs."""
 
 
 _FILE_NAME = re.compile(r"[^/\\.\0][^/\\\0]{0,199}")
@@ -460,4 +457,5 @@ def frame_hash(frame: pd.DataFrame) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-seams.import_kinds()
+for _name in seams.find_extensions("kinds"):
+    seams.load_extension("kinds", _name)

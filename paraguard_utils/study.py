@@ -19,7 +19,7 @@ from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.corpus import gates, inputs, risk
 from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
-from paraguard_utils.labels import annotations, labelling, systems
+from paraguard_utils.labels import labelling, systems
 from paraguard_utils.report import figures, sentences, tables
 from paraguard_utils.schemas import Corpus, Labels, Table
 from paraguard_utils.settings import (
@@ -107,10 +107,6 @@ class Page(Generic[_Settings]):
     def say(self, text: str, **frames: Table) -> None:
         """Show sentences with numbers of this run (`report.sentences.show`)."""
         sentences.show(self.store, text.strip(), **frames)
-
-    def read_earlier(self, kind: str, *names: str) -> pd.DataFrame:
-        """Read what an earlier notebook made (`Store.read_earlier`)."""
-        return self.store.read_earlier(kind, *names)
 
 
 class Study(Page[_Settings]):
@@ -320,10 +316,14 @@ class ScoringStudy(Study[ScoringSettings]):
     def write_systems(
         self, rows: Sequence[dict[str, Any]], measured: Mapping[str, System]
     ) -> Table:
-        """Write Table 1, with a column that says whose labels are noisy."""
+        """Write Table 1, with a column that says whose labels are noisy.
+
+        An extension knows that from annotations of a sample of answers.
+        """
+        flag_noisy_systems = seams.load_extension("queries", "noisy")
         labels = {name: system.labels for name, system in measured.items()}
         table = pd.DataFrame(rows)
-        table["noisy"] = table["system"].map(annotations.flag_noisy_systems(labels))
+        table["noisy"] = table["system"].map(flag_noisy_systems(labels))
         return self.write("table1_systems", table)
 
 

@@ -16,6 +16,7 @@ import servers
 import yaml
 from test_live import has_model
 
+from paraguard_lab.models import gguf
 from paraguard_utils import paths, registry, stores, unsafe
 from paraguard_utils.models import loading, prompting
 
@@ -411,7 +412,7 @@ def server():
         for command in to_servers()
     ]
     with servers.serving(
-        loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names
+        gguf.convert_gguf(loading.resolve_model("smollm2-135m-instruct")), *names
     ) as url:
         yield url
 

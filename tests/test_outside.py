@@ -22,7 +22,7 @@ from paraguard_lab.analysis import (
     shared_wording,
 )
 from paraguard_lab.core import pair_shares
-from paraguard_lab.labels import follow_ups
+from paraguard_lab.labels import annotations, follow_ups
 from paraguard_lab.public_records import measures, sources
 from paraguard_lab.remedies import coin
 from paraguard_lab.report import numbers
@@ -31,7 +31,6 @@ from paraguard_utils.analysis import wording
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.words import split_words
-from paraguard_utils.labels import annotations
 from paraguard_utils.report import sentences
 
 RECORDED = stores.Store("recorded")

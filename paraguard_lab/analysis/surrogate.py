@@ -10,6 +10,7 @@ import pandas as pd
 
 from paraguard_lab.core.draws import count_draws
 from paraguard_utils.analysis import signals
+from paraguard_utils.analysis.drift import select_own_words
 from paraguard_utils.errors import DataError
 from paraguard_utils.models.prompting import make_system_name, model_of_system
 from paraguard_utils.schemas import Traces
@@ -95,9 +96,10 @@ def fill_from_surrogate(
         first = first_token_from_samples(traces["prompt_id"], samples)
     elif top is not None:
         first = keep_top_tokens(first, top)
-    has_words = signals.has_words(words)
-    has_first = signals.has_first_token(first)
-    broken = (words is surrogate) & ~has_words | (first is surrogate) & ~has_first
+    knows_words = has_words(words)
+    knows_first = has_first_token(first)
+    broken = (words is surrogate) & ~knows_words
+    broken |= (first is surrogate) & ~knows_first
     if broken.any():
         name = traces["prompt_id"].iloc[broken.argmax()]
         raise DataError(
@@ -105,10 +107,29 @@ def fill_from_surrogate(
         )
     columns = {}
     for name in _WORDS:
-        columns[name] = _mark_missing(words[name], has_words)
+        columns[name] = _mark_missing(words[name], knows_words)
     for name in _FIRST:
-        columns[name] = _mark_missing(first[name], has_first)
+        columns[name] = _mark_missing(first[name], knows_first)
     return traces.assign(**columns)
+
+
+def has_words(traces: Traces) -> np.ndarray:
+    """Mark the traces with a log-probability of each of the user's own tokens."""
+    marks = []
+    for losses in select_own_words(traces, "token_nll"):
+        marks.append(len(losses) > 0 and np.isfinite(np.asarray(losses, float)).all())
+    return np.array(marks, bool)
+
+
+def has_first_token(traces: Traces) -> np.ndarray:
+    """Mark the traces with the likeliest first tokens of the answer, and the rest."""
+    marks = []
+    columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
+    for ids, logprobs, tail in columns.to_numpy():
+        is_complete = 0 < len(ids) == len(logprobs)
+        total = tail + np.sum(logprobs)  # NaN if any of them is
+        marks.append(is_complete and not np.isnan(total))
+    return np.array(marks, bool)
 
 
 def _mark_missing(column: pd.Series, known: np.ndarray) -> list[object]:

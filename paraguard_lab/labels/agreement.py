@@ -108,7 +108,7 @@ def select_training_answers(rows: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        prompt, response, label (one of `schemas.THREE_LABELS`).
+        prompt, response, label (one of `kinds.THREE_LABELS`).
     """
     developed = rows[rows["half"] == "developed"]
     return pd.DataFrame(

@@ -7,8 +7,8 @@ import pandas as pd
 
 from paraguard_lab.core.inference import estimate_kappa, exact_share
 from paraguard_lab.labels.agreement import estimate_agreement
+from paraguard_lab.labels.annotations import MIN_LABEL_PRECISION
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
-from paraguard_utils.labels.annotations import MIN_LABEL_PRECISION
 from paraguard_utils.schemas import Table
 
 JUDGEMENTS = {

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from paraguard_lab.core.label_noise import ReadCounts
+from paraguard_lab.kinds import READ_ANSWERS, THREE_LABELS
+from paraguard_lab.labels import annotations
 from paraguard_lab.labels.annotators import compare_readers, compare_with_annotations
 from paraguard_utils import paths, stores
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import annotations
-from paraguard_utils.schemas import READ_ANSWERS, THREE_LABELS, Table
+from paraguard_utils.schemas import Table
 
 BLIND_ANNOTATIONS_FILE = paths.DATA / "labels" / "blind_annotations.csv"
 

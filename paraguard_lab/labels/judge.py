@@ -113,7 +113,19 @@ def read_verdicts(
     labels = {}
     for system, frame in traces.items():
         if files.has("verdicts", system):
-            labels[system] = labelling.read_matching_labels(
-                files, system, frame, "judge"
-            )
+            labels[system] = read_judged_labels(files, system, frame)
     return labels
+
+
+def read_judged_labels(files: CorpusFiles, system: str, traces: Traces) -> Labels:
+    """Read a judge's labels of a system in trace order, beside the system's answers.
+
+    The file holds the judge's replies instead. `labels.labelling` calls this by an
+    entry point, if the labeller is "judge".
+    """
+    path = files.path("verdicts", system)
+    verdicts = files.read("verdicts", system)
+    labels = labelling.select_matching(verdicts, traces, path)
+    labels = labelling.convert_labels(labels, "combined")
+    answers = traces["response"].map(replace_control, na_action="ignore")
+    return labels.assign(response=answers.to_numpy())

@@ -52,7 +52,7 @@ def fit_classifier(answers: pd.DataFrame, annotated: pd.DataFrame) -> RefusalCla
     Parameters
     ----------
     answers, annotated : DataFrame
-        prompt, response, label (one of `schemas.THREE_LABELS`). The n-grams come from
+        prompt, response, label (one of `kinds.THREE_LABELS`). The n-grams come from
         `answers` only, so that no text of `annotated`, which people labelled, enters
         the file.
 

@@ -1,8 +1,8 @@
-"""Fetch a user's weights, and refuse those of no whole model that continues a text.
+"""Refuse weights of a user that are of no whole model that continues a text.
 
-`paraguard_utils.models.loading` calls these checks of a user's model by entry points of
-the group `paraguard.loaders`, each before the step that it spares. All raise
-`ModelError`.
+Each check comes before the step that it spares: that of the files as a name is resolved
+(`own_models`), the others as the model is loaded, by entry points of the group
+`paraguard.loaders`. All raise `ModelError`.
 """
 
 import contextlib
@@ -11,20 +11,14 @@ import json
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paraguard_utils.errors import ModelError
-from paraguard_utils.models.loading import (
-    IDENTITY_FILES,
-    ModelSource,
-    first_error_line,
-    load_part,
-)
-from paraguard_utils.settings import SERVED_PREFIX
+from paraguard_utils.models.loading import ModelSource, first_error_line, load_part
 from paraguard_utils.text import replace_control
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 """Of which every tokenizer has one at least."""
@@ -125,6 +119,32 @@ def check_model_configuration(source: ModelSource, folder: Path) -> None:
         )
 
 
+def check_model_state(config: "PretrainedConfig") -> None:
+    """Refuse a model that cannot be queried in padded batches (`keeps_other_state`)."""
+    if keeps_other_state(config):
+        raise ModelError(
+            f"a model of type {config.model_type} keeps a state other than keys and"
+            " values, so that it cannot be queried in padded batches; 02 queries it one"
+            " prompt at a time, and nothing else does"
+        )
+
+
+def keeps_other_state(config: "PretrainedConfig") -> bool:
+    """Return whether a model keeps anything but keys and values of earlier tokens."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache
+    from transformers.cache_utils import (
+        DummyLayer,
+        DynamicLayer,
+        DynamicSlidingWindowLayer,
+    )
+
+    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        return True
+    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+    return not kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
+
+
 def check_model_network(
     what: str, network: "PreTrainedModel", missing: Collection[str] = ()
 ) -> None:
@@ -163,21 +183,3 @@ def check_model_network(
             f"{what} reads a text in both directions, as encoders do; only models"
             " that continue a text can be queried"
         )
-
-
-def fetch_from_hub(name: str) -> Path:
-    """Return the folder of a hub model, which is named by its commit."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(IDENTITY_FILES)))
-    except Exception as error:  # the hub raises many kinds: offline, unknown, gated
-        remedy = "pass a local folder"
-        if name.startswith(SERVED_PREFIX):
-            remedy = (
-                "if a server has this model, say where, for example"
-                " -p base_url=http://127.0.0.1:8000/v1; if not, pass a local folder"
-            )
-        raise ModelError(
-            f"hub model {name} cannot be fetched ({first_error_line(error)}); {remedy}"
-        ) from error

@@ -21,13 +21,13 @@ from paraguard_lab.analysis import predictions, sensitivity, veto
 from paraguard_lab.core.disagreement import LOW_OVERLAP
 from paraguard_lab.corpus.compared import JUDGE_REASONS
 from paraguard_lab.corpus.twins import keep_with_twin, measure_twin_auc
+from paraguard_lab.labels import annotations
 from paraguard_lab.report.costs import query_cost
 from paraguard_utils import paths, registry, stores
 from paraguard_utils.core.estimates import MIN_REFUSALS
 from paraguard_utils.core.words import jaccard, split_words
 from paraguard_utils.corpus.gates import SELECTION_REASONS
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import annotations
 from paraguard_utils.models.prompting import model_of_system
 from paraguard_utils.report import sentences, tables
 from paraguard_utils.report.selection import MAX_LENGTH

@@ -15,6 +15,7 @@ import numpy as np
 
 from paraguard_lab.guards.entries import parse_guard_entry
 from paraguard_lab.guards.makers import unknown_guard
+from paraguard_lab.models import gguf, own_models
 from paraguard_tools.guards import endpoints
 from paraguard_tools.guards.formats import DeployedEntry
 from paraguard_tools.guards.notes import GuardNotes
@@ -70,7 +71,7 @@ def match_guard_entry(
     where, _, interpretation = name.partition(":")
     folder = Path(where).expanduser()
     is_folder = folder.is_dir()
-    hub_id = loading.folder_model_id(folder) if is_folder else where
+    hub_id = own_models.folder_model_id(folder) if is_folder else where
     for entry in entries.values():
         if is_folder and entry.get("kind") in ("endpoint", "any_guardrail"):
             continue  # no folder holds these
@@ -173,7 +174,7 @@ def read_config(source: loading.ModelSource) -> "PretrainedConfig":
     """
     from transformers import AutoConfig
 
-    folder = loading.convert_gguf(source)
+    folder = gguf.convert_gguf(source)
     what = f"model {source.name}: its configuration"
     config: PretrainedConfig = loading.load_part(AutoConfig, folder, what)
     text_config = config.get_text_config()

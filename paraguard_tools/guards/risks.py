@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from paraguard_lab.guards.entries import FUNCTION
+from paraguard_lab.guards.scoring import check_probabilities
 from paraguard_tools.guards.text_classifier import TextClassifier
 from paraguard_utils import registry
 from paraguard_utils.corpus.risk import RiskScorer
 from paraguard_utils.errors import DataError, SettingsError
 from paraguard_utils.guards import panel
-from paraguard_utils.guards.contract import check_probabilities
 from paraguard_utils.models import loading
 from paraguard_utils.models.encoder import Embed
 

@@ -10,9 +10,10 @@ import pandas as pd
 
 from paraguard_lab.corpus.upstream import read_upstream_csv
 from paraguard_lab.guards.entries import GuardEntry, parse_guard_entry
+from paraguard_lab.guards.scoring import check_probabilities
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError
-from paraguard_utils.guards.contract import Guard, GuardOptions, check_probabilities
+from paraguard_utils.guards.contract import Guard, GuardOptions
 from paraguard_utils.stores import check_fields
 
 

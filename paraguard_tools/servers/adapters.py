@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paraguard_lab.models import own_models
 from paraguard_lab.models.families import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
@@ -63,7 +64,7 @@ def resolve(options: QueryOptions) -> list[backends.BackendSource]:
     files = [folder / ADAPTER_CONFIG, folder / ADAPTER_FILE]
     digests = [base.weights_id, *map(weights.hash_file, files)]
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    slug = loading.slugify_model(loading.folder_model_id(folder).replace("/", "_"))
+    slug = loading.slugify_model(own_models.folder_model_id(folder).replace("/", "_"))
     return [
         AdapterSource(
             name=f"{slug}-{digest[:8]}",

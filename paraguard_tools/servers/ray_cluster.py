@@ -200,9 +200,12 @@ class ClusterWorker:
         prefix: tuple[int, ...],
         context: PromptContext,
     ) -> None:
-        self.runner = cache(lambda: local.make_batch_runner(load(), prefix, context))
+        from paraguard_utils.models.engine import Engine
+
+        self.context = context
+        self.engine = cache(lambda: Engine(load(), prefix, context.decoding))
         with suppress(UserError):  # the first block reports it
-            self.runner()
+            self.engine()
 
     def __call__(self, block: pa.Table) -> pa.Table:
         """Return a block's trace rows with a column `node`.
@@ -213,7 +216,7 @@ class ClusterWorker:
 
         requests = [_make_request(row) for row in block.to_pylist()]
         try:
-            traces = self.runner()(requests)
+            traces = local.make_traces(self.engine().ask(requests), self.context)
         # Reported as data: Ray would rewrite the text of an exception
         except UserError as error:
             messages = [str(error)] * len(block)

@@ -22,6 +22,7 @@ from transformers import (
     PretrainedConfig,
 )
 
+from paraguard_lab.models import families, gguf
 from paraguard_utils.models import backends, engine, loading, local
 from paraguard_utils.models.local import Batch
 from paraguard_utils.models.prompting import Decoding, PromptContext, Request
@@ -36,7 +37,7 @@ def takes(options: QueryOptions) -> bool:
     if is_elsewhere or is_packaged:
         return False
     config = _read_config(options.model)
-    return config is not None and engine.keeps_other_state(config)
+    return config is not None and families.keeps_other_state(config)
 
 
 @cache
@@ -48,7 +49,7 @@ def _read_config(model: str) -> PretrainedConfig | None:
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
-        folder = loading.convert_gguf(loading.resolve_model(model))
+        folder = gguf.convert_gguf(loading.resolve_model(model))
     try:
         config = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -92,10 +93,9 @@ class StatefulBackend(local.LocalBackend):
     ) -> Iterator[Traces]:
         """Query prompts one after another, and yield each as it is answered."""
         generator = Generator(self.model, context.decoding)
-        run = local.make_batch_runner(self.model, prefix, context, generator.ask)
         for batch in batches:
             for request in batch:
-                yield run([request])
+                yield local.make_traces(generator.ask([request]), context)
 
 
 class Generator:

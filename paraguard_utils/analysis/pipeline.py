@@ -12,7 +12,7 @@ from paraguard_utils.analysis.drift import DriftCache
 from paraguard_utils.analysis.signals import compute_pairs
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.errors import DataError, Missing
+from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.prompting import model_of_system
@@ -43,17 +43,11 @@ def read_scoring_traces(
     DataError
         The traces are of other prompts.
     Missing
-        There are no traces, or nothing completes them.
+        There are no traces, or no other model's complete them.
     """
     traces = read_traces(files, system, prompts)
-    level = read_meta(files.path("traces", system)).get("level")
-    if level is None:
+    if read_meta(files.path("traces", system)).get("level") is None:
         return traces, model_of_system(system)
-    if not seams.find_extensions("traces"):
-        raise Missing(
-            f"{system}: its server returned {level!r} only, and no installed package"
-            " completes such traces"
-        )
     complete = seams.load_extension("traces", "complete")
     traces, model = complete(files, system, prompts, traces)
     return traces, model

@@ -25,28 +25,11 @@ def trace_perplexity(traces: Traces) -> np.ndarray:
 def has_signals(traces: Traces) -> np.ndarray:
     """Mark the prompts whose traces hold what signals are computed from; shape (n,).
 
-    Every trace of a local model does. A server may return less.
+    Every trace of a local model does. What completes a server's traces gives NaN for a
+    part that is missing.
     """
-    return has_words(traces) & has_first_token(traces)
-
-
-def has_words(traces: Traces) -> np.ndarray:
-    """Mark the traces with a log-probability of each of the user's own tokens."""
-    marks = []
-    for losses in select_own_words(traces, "token_nll"):
-        marks.append(len(losses) > 0 and np.isfinite(np.asarray(losses, float)).all())
-    return np.array(marks, bool)
-
-
-def has_first_token(traces: Traces) -> np.ndarray:
-    """Mark the traces with the likeliest first tokens of the answer, and the rest."""
-    marks = []
-    columns = traces[["next_ids", "next_logprobs", "tail_mass"]]
-    for ids, logprobs, tail in columns.to_numpy():
-        is_complete = 0 < len(ids) == len(logprobs)
-        total = tail + np.sum(logprobs)  # NaN if any of them is
-        marks.append(is_complete and not np.isnan(total))
-    return np.array(marks, bool)
+    has_words = np.isfinite(trace_perplexity(traces))
+    return has_words & traces["tail_mass"].notna().to_numpy()
 
 
 def compute_pairs(system: System, vectors: np.ndarray, k: int | None = None) -> Pairs:

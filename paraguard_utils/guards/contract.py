@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from paraguard_utils.errors import DataError
 from paraguard_utils.schemas import Corpus
 from paraguard_utils.stores import Store
 
@@ -80,26 +79,3 @@ class GuardOptions:
     base_url: str = ""
     store: Store | None = None
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
-
-
-def check_probabilities(
-    name: str, values: np.ndarray | Sequence[float], expected: int
-) -> np.ndarray:
-    """Return a guard's probabilities as floats, shape (expected,).
-
-    Raise DataError unless there are `expected`, all in [0, 1] or NaN.
-    """
-    probabilities = np.asarray(values, dtype=float)
-    if probabilities.shape != (expected,):
-        raise DataError(
-            f"the guard {name} was given {expected} texts and returned"
-            f" {probabilities.size} probabilities"
-        )
-    outside = (probabilities < 0) | (probabilities > 1)
-    if outside.any():
-        first = outside.argmax()
-        raise DataError(
-            f"the guard {name} gives {probabilities[first]:g} for text {first + 1}; a"
-            " probability lies in [0, 1]"
-        )
-    return probabilities

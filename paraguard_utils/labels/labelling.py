@@ -5,6 +5,7 @@ Labels are checked to belong to the answers. The rule is frozen: a change of it,
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -108,25 +109,15 @@ def label_answers(traces: Traces, corpus: Corpus) -> Labels:
     return labels.replace({"": None}).assign(**columns)
 
 
-def read_labels(files: CorpusFiles, system: str, labeller: str = "combined") -> Labels:
-    """Read a system's labels as one of `settings.Labeller` would have them.
-
-    A judge's are of the kind `verdicts`; others follow from `labels`. Labels of another
-    version are a DataError.
-    """
-    kind = find_kind(labeller)
-    labels = files.read(kind, system)
-    if kind == "labels" and (labels["labeller"] != LABELLER).any():
-        where = paths.display_path(files.path(kind, system))
+def read_labels(files: CorpusFiles, system: str) -> Labels:
+    """Read a system's labels; those of another version are a DataError."""
+    labels = files.read("labels", system)
+    if (labels["labeller"] != LABELLER).any():
+        where = paths.display_path(files.path("labels", system))
         raise DataError(
             f"{where}: labelled by another labeller than {LABELLER}; {_ASK_AGAIN}"
         )
-    return convert_labels(labels, labeller)
-
-
-def find_kind(labeller: str) -> str:
-    """Return the kind of file that a labeller's labels are read from."""
-    return "verdicts" if labeller == "judge" else "labels"
+    return convert_labels(labels, "combined")
 
 
 def read_decisions(
@@ -140,7 +131,7 @@ def read_decisions(
 
 
 def convert_labels(labels: Labels, labeller: str) -> Labels:
-    """Relabel a labels file, or a judge's, as one of `settings.Labeller` would.
+    """Relabel a labels file as one of `settings.Labeller` would.
 
     What a provider stopped becomes a rejection of the kind `STOPPED_KIND`. An extension
     of the list `queries` knows the labellers other than "combined". Labels that were
@@ -161,12 +152,23 @@ def convert_labels(labels: Labels, labeller: str) -> Labels:
 def read_matching_labels(
     files: CorpusFiles, system: str, traces: Traces, labeller: str = "combined"
 ) -> Labels:
-    """Read a system's labels in trace order.
+    """Read a system's labels as one of `settings.Labeller` would have them.
 
-    Labels of other answers than the traces' are a DataError.
+    They are in trace order; an extension reads a judge's. Labels of other answers than
+    the traces' are a DataError.
     """
-    labels = read_labels(files, system, labeller)
-    path = files.path(find_kind(labeller), system)
+    if labeller == "judge":
+        return seams.load_extension("queries", "judge")(files, system, traces)
+    labels = read_labels(files, system)
+    labels = select_matching(labels, traces, files.path("labels", system))
+    return convert_labels(labels, labeller)
+
+
+def select_matching(labels: Labels, traces: Traces, path: Path) -> Labels:
+    """Return the labels of a file in trace order.
+
+    DataError if its meta file says that they are of other answers.
+    """
     where = paths.display_path(path)
     inputs = stores.read_meta(path)["inputs"]
     if inputs.get("traces") != hash_answers(traces):
@@ -174,11 +176,7 @@ def read_matching_labels(
             f"{where}: labels of other answers than the traces hold;"
             " make both again in a live store (02_querying; a judge's: A0_asked_again)"
         )
-    labels = select_prompts(labels, traces, where)
-    if labeller == "judge":  # its file holds the judge's replies instead
-        answers = traces["response"].map(replace_control, na_action="ignore")
-        labels["response"] = answers.to_numpy()
-    return labels
+    return select_prompts(labels, traces, where)
 
 
 def hash_labels(labels: Labels) -> str:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 
-from paraguard_utils import registry, seams, unsafe
+from paraguard_utils import registry, seams
 from paraguard_utils.errors import DataError, Missing, SettingsError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import backends, local, prompting, trace_store
@@ -18,27 +18,18 @@ def ask_systems(
 ) -> dict[str, Traces]:
     """Return the traces of all chat systems; a live store queries what it lacks.
 
-    They are by system, in the order of the prompts. Answers to prompts that ask for
-    harm are labelled in memory and not kept, by an extension. There are no systems
-    while answers are missing: with `settings.stop`, in a shard, and if batch files have
-    none yet.
+    They are by system, in the order of the prompts. An extension queries with
+    `settings.stop`, and prompts that ask for harm, the answers to which are labelled in
+    memory and not kept. There are no systems while answers are missing: with
+    `settings.stop`, in a shard, and if batch files have none yet.
     """
     prompting.check_prompts(prompts)
     if files.recorded:
         return _read_recorded_traces(files, prompts, settings)
-    if settings.stop:
-        ask_until_sure = seams.load_extension("queries", "until_sure")
-        ask_until_sure(files, prompts, settings)
-        return {}
-    keep: PartsMaker = TraceParts
-    if unsafe.asks_for_harm(prompts):
-        keep = seams.load_extension("queries", "withheld")(prompts)
-        print(
-            f"{files.name} asks for harm: answers are labelled in memory, and only"
-            " labels are kept",
-            file=sys.stderr,
-        )
-    traces = query_all(files, prompts, settings, keep)
+    query_otherwise = seams.load_extension("queries", "otherwise")
+    traces = query_otherwise(files, prompts, settings)
+    if traces is None:
+        traces = query_all(files, prompts, settings)
     is_whole = all(len(frame) == len(prompts) for frame in traces.values())
     return traces if is_whole and not settings.shard else {}
 

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache, PretrainedConfig
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from transformers import DynamicCache
 
-from paraguard_utils.errors import ModelError
+from paraguard_utils import seams
 from paraguard_utils.models.loading import LoadedModel
 from paraguard_utils.models.prompting import Decoding, Request, count_shared
 
@@ -91,9 +90,6 @@ class Engine:
         ids): padding would be between the prefix and the rest.
     decoding : Decoding
         How an answer is generated, and how many tokens it has at most.
-    raw : bool
-        Whether an answer keeps white space around it and control tokens in it, except
-        the token that ends it.
 
     Raises
     ------
@@ -106,15 +102,14 @@ class Engine:
         model: LoadedModel,
         prefix: Sequence[int],
         decoding: Decoding,
-        raw: bool = False,
     ) -> None:
         self.network = model.network
         self.tokenizer = model.tokenizer
         self.device = model.network.device
         self.decoding = decoding
-        self.raw = raw
         self.stops = self._tensor(find_stop_tokens(model))
-        self.cache = _make_cache(model)
+        seams.load_extension("loaders", "model_state")(model.network.config)
+        self.cache = DynamicCache(config=model.network.config)
         parameters = inspect.signature(self.network.forward).parameters
         self.has_positions = "position_ids" in parameters
         self.prefix: tuple[int, ...] = ()
@@ -145,10 +140,13 @@ class Engine:
             keys = [request.key for request in batch]
             answers = self._decode(keys, ends, mask, cache)
         for row, (tokens, finish_reason) in zip(rows, answers, strict=True):
-            text = str(self.tokenizer.decode(tokens, skip_special_tokens=not self.raw))
-            row["response"] = text if self.raw else text.strip()
+            row["response"] = self.read_tokens(tokens)
             row["finish_reason"] = finish_reason
         return rows
+
+    def read_tokens(self, tokens: list[int]) -> str:
+        """Return an answer as text, without control tokens and white space around."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
 
     def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
@@ -236,30 +234,6 @@ class Engine:
         for row in rows:
             reasons[row] = "length"
         return list(zip(answers, reasons, strict=True))
-
-
-def _make_cache(model: LoadedModel) -> DynamicCache:
-    """Return an empty cache.
-
-    Raise `ModelError` if a layer keeps more than keys and values.
-    """
-    config = model.network.config
-    if keeps_other_state(config):
-        raise ModelError(
-            f"a model of type {config.model_type} keeps a state other than keys and"
-            " values, so that it cannot be queried in padded batches; 02 queries it one"
-            " prompt at a time, and nothing else does"
-        )
-    return DynamicCache(config=config)
-
-
-def keeps_other_state(config: PretrainedConfig) -> bool:
-    """Return whether a model keeps anything but keys and values of earlier tokens."""
-    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if "past_key_values" not in inspect.signature(network.forward).parameters:
-        return True
-    kinds = {type(layer) for layer in DynamicCache(config=config).layers}
-    return not kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
 
 
 def find_stop_tokens(model: LoadedModel) -> list[int]:

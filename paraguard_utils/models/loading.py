@@ -1,19 +1,13 @@
 """Find and load the weights of a model by its name.
 
-A name is a packaged short name, a local folder, a local GGUF file or a hub id. Weights
-are safetensors or GGUF, never pickles, and no code that comes with a model is run. GGUF
-weights are dequantized once into a safetensors cache. Extensions of the list `loaders`
-refuse what is no whole model that continues a text: its files before they are read, its
+A name is a packaged short name, or whatever the extension `model` of the list `loaders`
+finds: a local folder, a local GGUF file or a hub id. Weights are safetensors or GGUF,
+never pickles, and no code that comes with a model is run. Other extensions of the list
+convert GGUF weights, and refuse what is no whole model that continues a text: its
 configuration, and the loaded network.
 """
 
-import contextlib
-import hashlib
-import os
 import re
-import shutil
-import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,18 +30,6 @@ PACKAGED_MODELS = {
     "qwen2.5-coder-1.5b-instruct": weights.QWEN_CODER_LARGER_FILE,
 }
 
-# The files of a model's folder that decide its answers
-IDENTITY_FILES = (
-    "*.safetensors",
-    "*.json",
-    "*.jinja",
-    "*.model",
-    "merges.txt",
-    "vocab.txt",
-)
-
-_HUB_ID = re.compile(r"(?![.~])[\w.-]+/[\w.-]+")
-
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -55,7 +37,7 @@ class ModelSource:
 
     The folder has transformers' layout. `name` begins system names, `argument` is what
     the model was resolved from. `weights_id` is upstream's SHA-256 (packaged, GGUF), a
-    digest of `IDENTITY_FILES` (folder) or the commit (hub).
+    digest of the files that decide its answers (folder) or the commit (hub).
     """
 
     name: str
@@ -90,44 +72,15 @@ def packaged_model_name(name: str) -> str:
 def resolve_model(name: str) -> ModelSource:
     """Find a model's weights by name, without loading them.
 
-    The module's docstring says what names there are. Any other, or a folder without
-    safetensors, raises `ModelError`, a missing or altered package `WeightsError`.
+    A packaged model is found here, and a user's by the extension `model`. A missing or
+    altered package raises `WeightsError`, an unknown name `ModelError`.
     """
     if name in PACKAGED_MODELS:
         packaged = PACKAGED_MODELS[name]
         path = weights.locate_weights(packaged)
         return ModelSource(packaged_model_name(name), packaged.sha256, path, name)
-    path = Path(name).expanduser()
-    if path.exists():
-        seams.load_extension("loaders", "model_files")(path)
-    if path.suffix == ".gguf" and path.is_file():
-        digest = weights.hash_file(path)
-        slug = slugify_model(path.stem)
-        return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
-    if path.is_dir():
-        digest = _folder_digest(path)
-        slug = slugify_model(folder_model_id(path).replace("/", "_"))
-        return ModelSource(f"{slug}-{digest[:8]}", digest, path, name)
-    if _HUB_ID.fullmatch(name):
-        folder = seams.load_extension("loaders", "hub")(name)
-        slug = slugify_model(name.replace("/", "_"))
-        return ModelSource(slug, folder.name, folder, name)
-    raise ModelError(
-        f"model {name!r} is neither a packaged name ({', '.join(PACKAGED_MODELS)}), nor"
-        " an existing folder or .gguf file, nor a hub id such as owner/model"
-    )
-
-
-def folder_model_id(folder: Path) -> str:
-    """Return the name of a model's folder.
-
-    For a hub's snapshot, which is named by its commit, that is the hub id.
-    """
-    folder = folder.resolve()
-    for part in reversed(folder.parts):
-        if part.startswith("models--"):
-            return part.removeprefix("models--").replace("--", "/")
-    return folder.name
+    source: ModelSource = seams.load_extension("loaders", "model")(name)
+    return source
 
 
 def check_device(device: str) -> None:
@@ -151,7 +104,7 @@ def load_reader(
     """
     from transformers import AutoTokenizer
 
-    folder = convert_gguf(source)
+    folder = seams.load_extension("loaders", "gguf")(source)
     seams.load_extension("loaders", "model_configuration")(source, folder)
     tokenizer = load_part(AutoTokenizer, folder, f"model {source.name}: its tokenizer")
     if not tokenizer.chat_template:
@@ -235,71 +188,3 @@ def first_error_line(error: Exception) -> str:
     first = message.splitlines()[0].rstrip()
     # A line that ends in a colon says nothing without what it announces
     return " ".join(message.split()) if first.endswith(":") else first
-
-
-_DIGEST_FILE = "content.sha256"  # of converted weights, beside them
-
-
-def _folder_digest(folder: Path) -> str:
-    files = {file for pattern in IDENTITY_FILES for file in folder.glob(pattern)}
-    lines = [f"{file.name} {weights.hash_file(file)}" for file in sorted(files)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def convert_gguf(source: ModelSource) -> Path:
-    """Return a source's folder in transformers' layout.
-
-    A GGUF file is dequantized to float32 into the cache, the first time; a folder that
-    was changed since, by the digest in it, is made again. `ModelError` if that cannot
-    be.
-    """
-    if source.path.suffix != ".gguf":
-        return source.path
-    folder = paths.CACHE / "models" / source.weights_id[:16]
-    if folder.is_dir():
-        with contextlib.suppress(OSError):
-            written = (folder / _DIGEST_FILE).read_text(encoding="utf-8")
-            if written == _folder_digest(folder):
-                return folder
-        print(
-            f"{paths.display_path(folder)} cannot be shown to be what was written"
-            " there; it is made again",
-            file=sys.stderr,
-        )
-        shutil.rmtree(folder)
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    file = {"gguf_file": source.path.name}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source.path.parent, **file)
-        loader: Any = AutoModelForCausalLM
-        network, loaded = loader.from_pretrained(
-            source.path.parent,
-            dtype="float32",
-            quantization_config=GgufConfig(dequantize=True),
-            output_loading_info=True,
-            **file,
-        )
-        check_network = seams.load_extension("loaders", "model_network")
-        check_network(str(source.path), network, loaded["missing_keys"])
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-            part = Path(place) / folder.name
-            network.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-            digest = _folder_digest(part)
-            (part / _DIGEST_FILE).write_text(digest, encoding="utf-8")
-            os.replace(part, folder)
-    except ModelError:
-        raise
-    except Exception as error:  # a damaged file may raise anything
-        if not folder.is_dir():  # another process may have finished first
-            raise ModelError(
-                f"{source.path}: cannot be read as GGUF, or kept in"
-                f" {paths.display_path(folder.parent)} ({first_error_line(error)});"
-                " copy it again, see whether transformers knows its architecture, or"
-                " move the cache with PARAGUARD_CACHE"
-            ) from error
-    return folder

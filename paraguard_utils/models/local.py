@@ -4,7 +4,7 @@ Prompts become tokens, tokens batches and batches traces.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,33 +112,23 @@ class LocalBackend(WeightsBackend):
         self, batches: Sequence[Batch], prefix: tuple[int, ...], context: PromptContext
     ) -> Iterator[Traces]:
         """Query batches one after another."""
-        run_batch = make_batch_runner(self.model, prefix, context)
+        from paraguard_utils.models.engine import Engine
+
+        engine = Engine(self.model, prefix, context.decoding)
         for batch in batches:
-            yield run_batch(batch)
+            yield make_traces(engine.ask(batch), context)
 
 
-def make_batch_runner(
-    model: loading.LoadedModel,
-    prefix: tuple[int, ...],
-    context: PromptContext,
-    ask: Callable[[Batch], list[dict[str, Any]]] | None = None,
-) -> Callable[[Batch], Traces]:
-    """Return a function from a batch of requests to their traces, in the same order.
+def make_traces(rows: list[dict[str, Any]], context: PromptContext) -> Traces:
+    """Return rows of an engine as traces.
 
-    All requests begin with the prefix. `ask` answers them; without it, an `Engine`.
+    An answer begins with the mark of thinking that the chat template opens, if any.
     """
-    from paraguard_utils.models.engine import Engine
-
-    ask = ask or Engine(model, prefix, context.decoding).ask
+    traces = pd.DataFrame(rows)
     open_thought = prompting.OPEN_THOUGHT_PATTERN.search(context.suffix)
-
-    def run_batch(batch: Batch) -> Traces:
-        traces = pd.DataFrame(ask(batch))
-        if open_thought:
-            traces["response"] = f"{open_thought[1]}\n" + traces["response"]
-        return traces
-
-    return run_batch
+    if open_thought:
+        traces["response"] = f"{open_thought[1]}\n" + traces["response"]
+    return traces
 
 
 def find_remaining_batches(

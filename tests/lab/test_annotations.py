@@ -9,11 +9,10 @@ from worlds import systems
 from paraguard_lab.analysis.label_noise import correct_rates as corrected_table
 from paraguard_lab.core import label_noise
 from paraguard_lab.core.disagreement import disagreement_parts
-from paraguard_lab.labels import annotators
+from paraguard_lab.labels import annotations, annotators
 from paraguard_utils import registry, stores
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
-from paraguard_utils.labels import annotations
 
 RECORDED = stores.Store("recorded")
 

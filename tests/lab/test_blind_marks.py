@@ -6,13 +6,12 @@ import pytest
 
 from paraguard_lab.analysis import label_noise
 from paraguard_lab.core.label_noise import ReadCounts, correct_estimates, true_dr
-from paraguard_lab.labels import blind, blind_marks
+from paraguard_lab.labels import annotations, blind, blind_marks
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import find_cluster_pairs, wording_row
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError
-from paraguard_utils.labels import annotations
 from paraguard_utils.schemas import STRATEGIES
 from paraguard_utils.stores import RECORDED, Store
 

@@ -9,6 +9,7 @@ import tiny
 from asking import run_here
 
 from paraguard_lab.labels import judge
+from paraguard_lab.models import gguf
 from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.errors import WeightsError
 from paraguard_utils.labels import labelling
@@ -119,12 +120,12 @@ def test_converted_weights_that_were_changed_are_made_again(
     tmp_path, monkeypatch, capsys
 ):
     source = loading.resolve_model("smollm2-135m-instruct")
-    kept = loading.convert_gguf(source)
+    kept = gguf.convert_gguf(source)
     first = shutil.copytree(kept, tmp_path / kept.relative_to(paths.CACHE))
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     capsys.readouterr()
     assert (
-        loading.convert_gguf(source) == first
+        gguf.convert_gguf(source) == first
         and "made again" not in capsys.readouterr().err
     )
     file = sorted(first.glob("*.safetensors"))[-1]
@@ -132,7 +133,7 @@ def test_converted_weights_that_were_changed_are_made_again(
     with file.open("r+b") as handle:
         handle.seek(-1000, 2)
         handle.write(b"damage")
-    loading.convert_gguf(source)
+    gguf.convert_gguf(source)
     assert weights.hash_file(file) == before
     assert "it is made again" in capsys.readouterr().err
 

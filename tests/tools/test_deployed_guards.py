@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from paraguard_lab.core import control_strings
+from paraguard_lab.guards import scoring
 from paraguard_lab.guards.entries import GUARD_AXES, parse_guard_entry
 from paraguard_tools.guards import (
     deployed,
@@ -39,7 +40,7 @@ from paraguard_tools.guards.notes import GuardNotes
 from paraguard_tools.servers import served
 from paraguard_utils import paths
 from paraguard_utils.errors import DataError, ModelError, SettingsError
-from paraguard_utils.guards import contract, panel
+from paraguard_utils.guards import panel
 from paraguard_utils.guards.contract import GuardOptions
 from paraguard_utils.models import loading
 
@@ -827,7 +828,7 @@ def test_a_first_token_guard_gives_the_same_in_any_batch_and_order(family, folde
         for size in (16, 1)
     )
     assert guard.axis in GUARD_AXES and guard.citation == ENTRIES[family]["citation"]
-    found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
+    found = scoring.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     assert np.isfinite(found).all() and len(set(found)) > 1
     np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)
     np.testing.assert_allclose(found[::-1], guard.score(TEXTS[::-1]), atol=1e-5)
@@ -1176,7 +1177,7 @@ def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_pat
     alone = deployed.load_deployed_guard(
         f"{folder}{colon}{interpretation}", entry, GuardOptions(batch=1)
     )
-    found = contract.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
+    found = scoring.check_probabilities(guard.name, guard.score(TEXTS), len(TEXTS))
     np.testing.assert_allclose(found, alone.score(TEXTS), atol=1e-5)
     np.testing.assert_allclose(found[::-1], guard.score(TEXTS[::-1]), atol=1e-5)
     tokenizer, network = (

@@ -13,6 +13,7 @@ import pytest
 from test_live import has_model
 
 from paraguard_lab.core.disagreement import disagreement_parts
+from paraguard_lab.models import gguf
 from paraguard_tools.harness import LM_EVAL
 from paraguard_tools.harness.requests import (
     MAX_TOKENS,
@@ -54,7 +55,7 @@ def recorded(recorded_corpus):
 def folder(monkeypatch):
     """The packaged model as a folder; nothing is fetched."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return loading.convert_gguf(loading.resolve_model("smollm2-135m-instruct"))
+    return gguf.convert_gguf(loading.resolve_model("smollm2-135m-instruct"))
 
 
 def test_what_is_measured_of_recorded_labels(recorded):

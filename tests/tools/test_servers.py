@@ -10,6 +10,7 @@ import pytest
 import servers
 from asking import mine, run_here
 
+from paraguard_lab.models import gguf
 from paraguard_tools.servers import batch_files, completions, served
 from paraguard_utils import stores, unsafe
 from paraguard_utils.guards import panel
@@ -24,7 +25,7 @@ N = 24
 @pytest.fixture(scope="module")
 def smollm2():
     source = loading.resolve_model("smollm2-135m-instruct")
-    return loading.load_model(source), loading.convert_gguf(source)
+    return loading.load_model(source), gguf.convert_gguf(source)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ import tiny
 from asking import mine
 from transformers import GenerationConfig
 
+from paraguard_lab.models.families import keeps_other_state
 from paraguard_tools.servers import stateful
 from paraguard_utils import stores
-from paraguard_utils.models import engine, loading, prompting, trace_store
+from paraguard_utils.models import loading, prompting, trace_store
 from paraguard_utils.settings import QueryOptions
 from paraguard_utils.stores import CorpusFiles
 
@@ -134,4 +135,4 @@ def test_what_is_not_queried_here_is_not_taken(tmp_path):
     assert not stateful.takes(options_of("openai/x", base_url="http://127.0.0.1:1/v1"))
     assert not stateful.takes(options_of("smollm2-135m-instruct"))
     assert not stateful.takes(QueryOptions(system_prompts=["safety"]))
-    assert engine.keeps_other_state(stateful._read_config(str(folder)))
+    assert keeps_other_state(stateful._read_config(str(folder)))
