@@ -36,7 +36,6 @@ from paraguard_utils.guards import panel
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder, trace_store
 from paraguard_utils.models.prompting import make_system_name
-from paraguard_utils.report import tables
 from paraguard_utils.schemas import Labels, Seeds, Table
 from paraguard_utils.settings import XSTEST, AnalysisSettings, StudySettings
 from paraguard_utils.study import Page, Study
@@ -44,7 +43,6 @@ from paraguard_utils.study import Page, Study
 VERDICT_TITLES = {"undecided": "cannot tell", "too_few": "too few"}
 """How verdicts are shown; the others are shown as they are."""
 
-MOST_ROWS = 9  # of a table that a notebook shows
 
 _Settings = TypeVar("_Settings", bound=StudySettings)
 _Analysed = TypeVar("_Analysed", bound=AnalysisSettings)
@@ -109,10 +107,6 @@ def count_verdicts(judged: Table) -> Table:
 
 class LabPage(Page[_Settings]):
     """A page whose tables may be long, and its sentences name tables of the lab."""
-
-    def show(self, table: pd.DataFrame, name: str = "", most: int = MOST_ROWS) -> None:
-        """Show the first rows of a table; `name` is that of the CSV with all of it."""
-        tables.display_table(self.store, name, table, most)
 
     def has_table(self, name: str) -> bool:
         """Return whether the store has a table."""

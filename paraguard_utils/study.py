@@ -66,9 +66,11 @@ class Page(Generic[_Settings]):
         self.store.write("tables", name, frame=table, meta=self.meta)
         return table
 
-    def show(self, table: pd.DataFrame, name: str = "") -> None:
+    def show(
+        self, table: pd.DataFrame, name: str = "", most: int = tables.MOST_ROWS
+    ) -> None:
         """Show the first rows of a table; `name` is that of the CSV with all of it."""
-        tables.display_table(self.store, name, table)
+        tables.display_table(self.store, name, table, most)
 
     def publish(
         self,

@@ -31,7 +31,7 @@ COLUMN_HEADINGS = {name: measure.heading for name, measure in MEASURES.items()} 
 spaces. Other packages add theirs.
 """
 
-_MAX_ROWS = 9
+MOST_ROWS = 9
 """Rows of a table that a notebook shows; the CSV has all."""
 
 _MAX_TEXT = 200
@@ -105,7 +105,7 @@ def format_estimate(row: Mapping[str, float], name: str, decimals: int = 3) -> s
 
 
 def display_table(
-    store: stores.Store, name: str, frame: pd.DataFrame, most: int = _MAX_ROWS
+    store: stores.Store, name: str, frame: pd.DataFrame, most: int = MOST_ROWS
 ) -> None:
     """Show the first rows of a table in a notebook, and where the rest is.
 
@@ -116,6 +116,9 @@ def display_table(
 
     text = to_markdown(frame.head(most).map(_shorten), "").strip()
     text = _INTERVAL.sub(r"<br>\1&nbsp;\2", text)
+    n_more = len(frame) - most
+    if n_more > 0 and not name:
+        text += f"\n\n{n_more} more rows are not shown."
     if name:
         folder = paths.DATA if store.recorded else store.writes
         file = folder / "tables" / f"{name}.csv"
@@ -123,7 +126,6 @@ def display_table(
         if not here.is_relative_to(paths.NOTEBOOKS):
             here = paths.NOTEBOOKS
         link = Path(os.path.relpath(file, here)).as_posix()
-        n_more = len(frame) - most
         where = f"{n_more} more rows: " if n_more > 0 else "All columns: "
         text += f"\n\n{where}[{name}.csv]({link})"
     display(Markdown(text))
