@@ -68,24 +68,3 @@ def echoed_share(words: Sequence[str], request: Sequence[str]) -> float:
 
 def _is_english(text: str) -> bool:
     return langid.classify(text)[0] in ENGLISH_CODES
-
-
-def find_foreign_language(text: str) -> str:
-    """Return the code of a text's language, or "" for English and for short texts.
-
-    A short text is judged if most of its letters are not Latin.
-
-    Examples
-    --------
-    >>> find_foreign_language("Ich kann dir bei dieser Anfrage leider nicht helfen.")
-    'de'
-    >>> find_foreign_language("对不起，我不能帮助你。"), find_foreign_language("Sure!")
-    ('zh', '')
-    """
-    letters = [letter for letter in text if letter.isalpha()]
-    n_latin = sum(letter.isascii() for letter in letters)
-    is_other_script = n_latin < len(letters) / 2
-    if len(split_words(text)) < _MIN_JUDGED_WORDS and not is_other_script:
-        return ""
-    code = str(langid.classify(text)[0])
-    return "" if code in ENGLISH_CODES else code

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from paraguard_utils import seams
 from paraguard_utils.errors import DataError
 
 if TYPE_CHECKING:  # a harness needs neither schemas nor models
@@ -22,6 +23,9 @@ CUT_REASONS = ("length", "max_tokens", "max_output_tokens", "model_length")
 
 MOST_FOREIGN = 0.2
 """Largest share of answers in another language with which a system is rated (ours)."""
+
+_READ_LANGUAGES = ("en", "")
+"""English, and what is too short or too unlike prose to have a language."""
 
 ROOM_ADVICE = (
     "a model that reasons first needs more tokens to come to an answer: give it"
@@ -99,17 +103,16 @@ def count_unread(
 def count_foreign(labels: "Labels") -> dict[str, int]:
     """Count answers in another language than English, by its code, most first.
 
-    They are among the degenerate ones (`labels.substance`); prompts are English. A
-    judge's labels do not say which these are, and a judge may read other languages.
+    They are among the degenerate ones (`labels.substance`); prompts are English, and an
+    extension tells languages. A judge's labels do not say which answers these are, and
+    a judge may read other languages.
     """
-    # A harness, which has no use for it, would wait for the language identifier
-    from paraguard_lab.labels.substance import find_foreign_language
-
     if "answer" not in labels:
         return {}
+    find_language = seams.load_extension("queries", "language")
     responses = labels.loc[labels["answer"] == "degenerate", "response"].dropna()
-    codes = pd.Series([find_foreign_language(text) for text in responses], dtype=object)
-    return codes[codes != ""].value_counts().to_dict()
+    codes = pd.Series([find_language(text) for text in responses], dtype=object)
+    return codes[~codes.isin(_READ_LANGUAGES)].value_counts().to_dict()
 
 
 def report_unread(system: str, labels: "Labels", traces: "Traces") -> str:
