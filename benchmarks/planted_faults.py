@@ -608,9 +608,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "copy"
         ignored = shutil.ignore_patterns(
-            ".git", ".venv", ".cache", "results", "__pycache__", ".*_cache"
+            ".git", ".venv*", ".cache", "__pycache__", ".*_cache"
         )
-        shutil.copytree(paths.ROOT, root, ignore=ignored)
+        root.mkdir()
+        for place in paths.ROOT.iterdir():
+            if place.name in ignored(paths.ROOT, [place.name]) | {"results"}:
+                continue
+            if place.is_dir():
+                shutil.copytree(place, root / place.name, ignore=ignored)
+            else:
+                shutil.copy(place, root)
         (root / "results").mkdir()
         if found := caught_by(root, ["tests"]):
             sys.exit(f"{found} fails without any fault; mend that first")
