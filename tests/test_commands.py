@@ -98,6 +98,9 @@ WEEKLY = {
     ".venv/bin/paraguard remedy --model smollm2-135m": (
         "the same from the record runs every time"
     ),
+    f".venv/bin/paraguard run 02 --model {HUB}": (
+        "paraguard run 02 03 asks every time, and test_shards asks in shards"
+    ),
     ".venv/bin/paraguard run 01 --store mine": (
         "test_live builds a corpus by 01, and nbval runs it on the record"
     ),
@@ -108,8 +111,7 @@ WEEKLY = {
         "run 05 with a guard of one's own runs every time"
     ),
     f".venv/bin/papermill notebooks/02_querying.ipynb results/02.ipynb -p model {HUB}": (
-        "paraguard run 02 --model, a shard of it, runs the same notebook by papermill"
-        " every time"
+        "paraguard run 02 03 runs the same notebook by papermill every time"
     ),
     f".venv/bin/papermill notebooks/03_scoring.ipynb results/03.ipynb -p model {HUB}": (
         "the rerun after a kill runs the same notebook by papermill every time"
