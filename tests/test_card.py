@@ -190,6 +190,7 @@ def dataset():
     return mlcroissant.Dataset(croissant.CROISSANT_FILE)
 
 
+@pytest.mark.slow
 def test_croissant_is_valid(dataset):
     issues = dataset.metadata.ctx.issues
     assert not issues.errors and not issues.warnings

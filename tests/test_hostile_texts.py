@@ -71,6 +71,7 @@ def write_marks(folder, monkeypatch, **marks):
     monkeypatch.setattr(numbers, "MARKS_FILE", file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", MARKS.values(), ids=list(MARKS))
 def test_a_mark_is_refused_where_it_stands(mark, tmp_path, monkeypatch):
     write_marks(tmp_path, monkeypatch, twelve=mark)

@@ -44,6 +44,7 @@ def test_recorded_systems_are_on_the_board_with_their_recorded_decisions():
     assert rows["label"].tolist() == [one for labels in record for one in labels]
 
 
+@pytest.mark.slow
 def test_a_system_is_added_from_its_labels(tmp_path, monkeypatch, capsys):
     committed = board.check_file(board.RESULTS / f"{SAFETY}.json")
     monkeypatch.setattr(board, "RESULTS", tmp_path)
@@ -73,6 +74,7 @@ def test_add_lists_the_systems_of_a_store(results, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_is_replaced_on_request_only(tmp_path, monkeypatch):
     monkeypatch.setattr(board, "RESULTS", tmp_path)
     path = tmp_path / f"{SAFETY}.json"
@@ -238,6 +240,7 @@ def test_twins_may_be_left_out_and_settings_are_told_apart(tmp_path, monkeypatch
     assert all("harmful_decisions" not in details(one) for one in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -113,6 +113,7 @@ def test_a_bad_request_stops_before_any_notebook_runs(
         run.run_notebooks(wanted, given)
 
 
+@pytest.mark.slow
 def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     ran = []
     monkeypatch.setattr(

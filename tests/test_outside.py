@@ -376,6 +376,7 @@ def test_outside_by_hand():
     )
 
 
+@pytest.mark.slow
 def test_the_package_agrees_on_chance_in_public_records():
     recorded = RECORDED.read("tables", "record_chance")
     recorded = recorded[recorded["source"] == "stability"]
@@ -395,6 +396,7 @@ def test_the_package_agrees_on_chance_in_public_records():
         assert row["chance"] == pytest.approx(known, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_package_agrees_on_parts_of_tiers():
     decisions = sources.read_recorded_decisions("triples")
     computed = measures.tabulate_tiers(decisions).set_index("system")

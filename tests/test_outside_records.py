@@ -107,6 +107,7 @@ def test_languages():
     compare_with_record(own, "record_languages", "systems")
 
 
+@pytest.mark.slow
 def test_systems_and_languages_are_as_many_as_is_said():
     asked = sources.read_recorded_decisions("languages")
     about_china = asked[asked["cluster"].str.startswith("china-")]

@@ -88,6 +88,7 @@ def list_evaluating_calls(code):
     return found
 
 
+@pytest.mark.slow
 def test_no_code_evaluates_a_text():
     planted = {
         'frame.query("a > 1")': ["query"],

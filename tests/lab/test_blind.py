@@ -47,6 +47,7 @@ def test_what_a_kind_lacks_is_not_made_up() -> None:
     assert sorted(drawn["cluster"]) == ["c-0", "c-1", "c-2"]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_the_draw_follows_the_seed(seed: int) -> None:
@@ -61,6 +62,7 @@ def recorded_draw() -> pd.DataFrame:
     return blind.draw_unread_answers(answers)
 
 
+@pytest.mark.slow
 def test_the_record_gives_fifty_answers_of_each_kind(
     recorded_draw: pd.DataFrame,
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_sheet_says_nothing_about_the_label() -> None:
     assert (labels != labels.shift()).sum() > 2
 
 
+@pytest.mark.slow
 def test_answers_come_again_as_each_system_gives_them_alone(
     results, tiny_folder, tiny_model, recorded_corpus
 ):

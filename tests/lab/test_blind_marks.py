@@ -204,6 +204,7 @@ def unread_systems() -> dict[str, list[System]]:
     return blind.read_unread_systems(Store(RECORDED))
 
 
+@pytest.mark.slow
 def test_unread_systems_have_the_rates_of_the_record(unread_systems):
     counts = {kind: len(found) for kind, found in unread_systems.items()}
     assert counts == {"twins": 9, "wordings": 12, "reworded": 3, "remedied": 9}

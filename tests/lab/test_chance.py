@@ -167,6 +167,7 @@ def test_permutations_by_hand():
     assert np.isnan(chance.permutation_p_value(np.nan, null))
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 99))
 def test_permutations_stay_inside_clusters(labels, seed):

@@ -526,6 +526,7 @@ def test_brittle_table_reads_back(tmp_path):
     assert row["rejected"] == 'say "hi",\nnow' and row["accepted"] == "'-hi"
 
 
+@pytest.mark.slow
 def test_on_recorded_answers(recorded_corpus):
     recorded, name = stores.Store("recorded"), "smollm2-135m-instruct-q4_1--safety"
     files = stores.CorpusFiles(recorded, "paraguard_mini")

@@ -136,6 +136,7 @@ def null_p(rng):
     return pair_shares.gap_p(clusters, phrasings, *sides, draws=99)[1]
 
 
+@pytest.mark.slow
 def test_a_gap_is_found_where_it_is_and_not_where_chance_decides():
     rng = np.random.default_rng(0)
     is_near = np.tile([True, True, True, False, False, False], 100)

@@ -283,6 +283,7 @@ def test_bars_are_as_long_as_their_parts():
     } == {"////"}
 
 
+@pytest.mark.slow
 def test_flips_are_the_panels(pictures):
     figure, table = pictures["strategy_flips"]
     rows = table[(table["kind"] == "strategy") & (table["n_flip"] > 0)]

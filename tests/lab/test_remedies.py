@@ -575,6 +575,7 @@ def test_the_earlier_turns_of_a_conversation_are_part_of_what_is_asked(
     ) and meta["prefix"].startswith("<|im_start|>system\n")
 
 
+@pytest.mark.slow
 def test_parameters_that_are_in_no_text_are_kept_too(asked_of):
     asked_of({"tried": [1]})
     asked_of({"tried": [1, 2]})

@@ -302,6 +302,7 @@ def test_a_corpus_without_twins_leaves_the_veto_out(
     assert "07" in ran
 
 
+@pytest.mark.slow
 def test_recorded_scores_of_guards_are_taken_for_a_users_model(
     results, recorded_corpus, monkeypatch
 ):

@@ -86,6 +86,7 @@ def test_shares_by_hand(results):
         )
 
 
+@pytest.mark.slow
 def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
     results, tiny_folder, answers, watched
 ):

@@ -14,6 +14,7 @@ def matched():
     return stores.Store("recorded").read("corpus", settings.TWINS)
 
 
+@pytest.mark.slow
 def test_form_hardly_tells_matched_twins_from_their_clusters(matched, recorded_corpus):
     told = twins.measure_twin_auc(recorded_corpus, matched)
     assert all(
@@ -30,6 +31,7 @@ def test_form_hardly_tells_matched_twins_from_their_clusters(matched, recorded_c
     assert abs(np.median(medians[1] - medians[0])) <= 1
 
 
+@pytest.mark.slow
 def test_form_tells_twins_that_are_shorter(recorded_corpus):
     short = recorded_corpus.assign(
         text=recorded_corpus["text"].str.split().str[:9].str.join(" ")

@@ -165,6 +165,7 @@ def test_a_veto_costs_its_rewordings_and_one_row_a_step(
     assert capsys.readouterr().err.startswith("left out: no such package")
 
 
+@pytest.mark.slow
 def test_other_languages_follow_from_their_decisions_and_annotations():
     folder, told = (
         paths.BENCHMARKS_FOLDER / "languages",

@@ -71,6 +71,7 @@ def test_a_wrong_command_line_is_one_line(command, words, line):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["[" * 10_000, "{a: " * 10_000, "1\n::error::x: ["])
 def test_a_parameter_that_is_no_yaml_is_one_line(command, value):
     done = command("run", "00", "-p", f"k={value}")
@@ -78,6 +79,7 @@ def test_a_parameter_that_is_no_yaml_is_one_line(command, value):
     assert done.error.count("\n") <= 1 and len(done.error) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -150,6 +152,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "lines"),
     [

@@ -1164,6 +1164,7 @@ def classifier(folder, architecture, labels, limit=512, **more):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_a_classifier_gives_the_probability_of_its_unsafe_labels(family, tmp_path):
     name, architecture, labels = CLASSIFIERS[family]

@@ -1217,6 +1217,7 @@ def test_scores_of_other_pairs_are_refused():
         )
 
 
+@pytest.mark.slow
 def test_systems_scored_in_two_ways_are_refused(monkeypatch):
     first, second = registry.published_systems("chat").index[:2]
 

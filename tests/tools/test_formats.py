@@ -579,6 +579,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(st.dictionaries(st.sampled_from([
     "attributes", "resourceSpans", "response", "results", "doc", "resps", "arguments",
     "inputs", "outputs", "input", "output", "trace", "observations", "messages",

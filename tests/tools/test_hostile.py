@@ -291,6 +291,7 @@ def test_parquet_that_gzip_compressed_is_read(run, tmp_path):
     assert not done.error and "40 refused" in done.printed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_a_name_that_is_no_utf_8_is_shown(run, tmp_path):
     name = os.fsdecode(b"caf\xe9.csv")
@@ -306,11 +307,13 @@ def test_a_deep_header_of_inspect_is_one_line(run, tmp_path):
     check_line(run("audit", "log.eval"), "log.eval")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 10_000, 100_000])
 def test_a_deep_parameter_is_one_line(run, n):
     check_line(run("run", "03", "-p", f"k={'[' * n}"), "-p k=[[[")
 
 
+@pytest.mark.slow
 def test_a_deep_guard_is_one_line(tmp_path):
     from paraguard_lab.guards import makers
 

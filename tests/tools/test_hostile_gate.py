@@ -100,6 +100,7 @@ def test_rows_without_a_decision_let_nothing_pass(run, tmp_path, word, measure):
     assert f"Of these, 360 rows count: {60 * word.count('a')} answered" in done.printed
 
 
+@pytest.mark.slow
 def test_few_rows_without_a_decision_count_as_what_is_worse(run, tmp_path):
     # 12 of 360 rows: 3.3 % more may be refused; nothing of 60 clusters is at most 6.0 %
     file_of(tmp_path / "log.csv", ["aaaaau"] * 12 + ["aaaaaa"] * 48)
@@ -113,6 +114,7 @@ def test_few_rows_without_a_decision_count_as_what_is_worse(run, tmp_path):
     assert none.status == 4 and "more than 0 %" in none.printed
 
 
+@pytest.mark.slow
 def test_refusals_that_became_errors_do_not_pass_a_baseline(run, tmp_path):
     before = ["rraaaa", "aaaaaa", "aaaaaa", "aaaaaa"] * 30
     file_of(tmp_path / "old.csv", before)
@@ -165,6 +167,7 @@ def label_values(draw_labels):
     )
 
 
+@pytest.mark.slow
 @given(label_values(["reject", "accept", "unparsed"]))
 def test_no_decision_of_undecided_rows_is_outside_of_the_range(clusters):
     """Every way to fill in what is undecided, for FRR and for DR."""
@@ -191,6 +194,7 @@ def test_no_decision_of_undecided_rows_is_outside_of_the_range(clusters):
 # --- What a baseline lacks
 
 
+@pytest.mark.slow
 def test_systems_and_clusters_of_one_log_only_are_named(run, tmp_path):
     words = ["rraaaa", "aaaaaa"] * 40
     both = pd.concat([frame_of(words, system="one"), frame_of(words, system="two")])
@@ -214,6 +218,7 @@ def test_systems_and_clusters_of_one_log_only_are_named(run, tmp_path):
     assert done.status == 4 and "two: too little to say" in done.printed
 
 
+@pytest.mark.slow
 def test_clusters_of_one_log_only_are_counted(run, tmp_path):
     file_of(tmp_path / "old.csv", ["aaaaaa"] * 60)
     new = pd.concat([frame_of(["aaaaaa"] * 60), frame_of(["rrrrrr"] * 40)])
@@ -345,6 +350,7 @@ def fill_all(frame):
         yield filled
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(REPEATED)
 def test_no_decision_of_undecided_runs_is_outside_of_the_range(clusters):
@@ -393,6 +399,7 @@ def test_runs_of_one_text_are_no_disagreement_in_a_comparison():
         assert row[f"dr_{end}"] == pytest.approx(alone["dr"][0])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(REPEATED, REPEATED)
 def test_no_decision_leaves_the_range_of_a_comparison(old, new):
@@ -524,6 +531,7 @@ def test_a_sheet_has_no_formula_and_no_row_too_many(text):
 # --- What is left behind
 
 
+@pytest.mark.slow
 def test_nothing_of_an_earlier_audit_stays(run, tmp_path):
     file_of(tmp_path / "mix.csv", ["rraaaa", "aaaaaa"] * 20)
     file_of(tmp_path / "ans.csv", ["aaaaaa"] * 20)
@@ -543,6 +551,7 @@ def test_a_run_that_fails_leaves_no_report(run, tmp_path):
     assert not (tmp_path / "x.json").exists() and not (tmp_path / "x.xml").exists()
 
 
+@pytest.mark.slow
 def test_logs_of_one_name_have_folders_of_their_own(run, tmp_path):
     for place in ("a/log.csv", "b/log.csv", "log.csv", "log.jsonl", ".x.csv"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
@@ -615,6 +624,7 @@ def test_json_says_why(run, tmp_path):
     assert found["verdict"] == "too little to say" and "no decision" in found["reason"]
 
 
+@pytest.mark.slow
 def test_a_baseline_judges_refusals_and_dr(run, tmp_path):
     file_of(tmp_path / "old.csv", ["rrraaa", "aaaaaa", "rrrrrr"] * 60)
     done = run("old.csv", "--baseline", "old.csv", "--margin", "0.2")

@@ -59,6 +59,7 @@ def test_asking_ends_when_it_is_sure(own, by_meaning, capsys):
         own.until_sure(deal, dr=0.8)
 
 
+@pytest.mark.slow
 def test_a_function_that_refuses_nothing_passes(own, capsys):
     own.until_sure(lambda text: "Sure: dig.", dr=0.8)
     line = capsys.readouterr().out
@@ -78,6 +79,7 @@ def test_a_function_that_returns_nothing_fails_early(own):
         own.ask(lambda text: None, clusters=10)
 
 
+@pytest.mark.slow
 def test_calls_that_time_out_let_nothing_pass(own):
     """Half of the calls, and then every thirtieth, return nothing."""
 

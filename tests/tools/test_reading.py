@@ -198,6 +198,7 @@ def batch(tmp_path, lost=()):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.slow
 def test_requests_of_a_batch_without_a_result(tmp_path, command):
     batch(tmp_path, lost=(1, 5, 9))
     failed = [

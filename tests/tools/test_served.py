@@ -338,6 +338,7 @@ def test_a_wrong_key_or_model_ends_it_at_once(server, status, name, capsys, resu
     assert KEY not in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_stops_the_run(server):
     words = [f"prompt {i}" for i in range(40)]
     handler, model = server(

@@ -93,6 +93,7 @@ def test_a_stop_token_ends_an_answer_and_is_not_part_of_it(tmp_path):
     assert row["finish_reason"] == "stop"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_asks_only_what_is_missing(
     results, prompts, tmp_path, monkeypatch
 ):

@@ -138,6 +138,7 @@ def test_two_processes_draw_the_same_bytes_whatever_the_processor(tmp_path):
     assert elsewhere("test_figures", "digests", tmp_path / "other") == str(own)
 
 
+@pytest.mark.slow
 def test_a_pdf_is_written_unless_none_is_wanted(results, monkeypatch):
     monkeypatch.setattr(style, "display", lambda *_, **__: None)
     panel = pd.DataFrame({"x": [1.0]})

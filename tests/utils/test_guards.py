@@ -221,6 +221,7 @@ def test_changed_code_is_another_version(folder):
 FUNCTION = "function: my_guard:score\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
