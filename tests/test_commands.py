@@ -98,8 +98,14 @@ WEEKLY = {
     ".venv/bin/paraguard remedy --model smollm2-135m": (
         "the same from the record runs every time"
     ),
+    ".venv/bin/paraguard run 05 --store live -p guard=my_guard": (
+        "test_extending adds a guard of one's own every time"
+    ),
+    ".venv/bin/paraguard explorer --store live": (
+        "test_explorer makes the page of the record every time"
+    ),
     f".venv/bin/paraguard run 02 --model {HUB}": (
-        "paraguard run 02 03 asks every time, and test_shards asks in shards"
+        "test_live asks every time, and test_shards asks in shards"
     ),
     ".venv/bin/paraguard run 01 --store mine": (
         "test_live builds a corpus by 01, and nbval runs it on the record"
@@ -108,10 +114,10 @@ WEEKLY = {
         "the same on another corpus, which test_live asks, with a real model"
     ),
     ".venv/bin/paraguard run 05 --store live -p guard=meta-llama": (
-        "run 05 with a guard of one's own runs every time"
+        "test_extending adds a guard of one's own every time"
     ),
     f".venv/bin/papermill notebooks/02_querying.ipynb results/02.ipynb -p model {HUB}": (
-        "paraguard run 02 03 runs the same notebook by papermill every time"
+        "test_live runs the same notebook by papermill every time"
     ),
     f".venv/bin/papermill notebooks/03_scoring.ipynb results/03.ipynb -p model {HUB}": (
         "the rerun after a kill runs the same notebook by papermill every time"
@@ -324,6 +330,7 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
 
 
+@pytest.mark.weekly
 def test_two_notebooks_query_a_model_and_score_it(clone):
     prompts = SEEDS * 6
     status, printed = call(".venv/bin/paraguard run 02 03 --store live", clone)

@@ -421,7 +421,14 @@ LEARN = {"self-cd", "ablated", "steered"} | {
     name for name in ASKING if name.startswith(("tuned", "control"))
 }
 
-WEEKLY = ("tuned-2", "control-1", "demonstrations", "paraphrased")
+WEEKLY = (
+    "tuned-2",
+    "control-1",
+    "control-2",
+    "demonstrations",
+    "paraphrased",
+    "rewritten",
+)
 """Remedies that another one, tried every time, is much like, or that take longest."""
 
 

@@ -25,7 +25,7 @@ from paraguard_utils.errors import DataError
 
 RECORDED = stores.Store("recorded")
 FILES = stores.CorpusFiles(RECORDED, "paraguard_mini")
-LONG_VIEWS = ("refusals", "clusters")
+LONG_VIEWS = ("refusals", "clusters", "wordings")
 """Views whose check for accessibility takes longest; the others have the same parts."""
 
 VIEWS = {

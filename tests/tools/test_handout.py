@@ -551,6 +551,7 @@ def test_the_recorded_report_fits_a_phone(show, recorded):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_nothing_is_cut_in_print(show, recorded):
     tab = show(recorded, width=PAPER_WIDTH)
     tab.emulate_media(media="print")
