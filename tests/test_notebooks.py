@@ -90,6 +90,7 @@ def test_defaults_agree_with_the_settings(path):
             assert ast.literal_eval(about["default"]) == field.default, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "given", "message"),
     [
@@ -132,6 +133,7 @@ def test_notebooks_get_the_parameters_they_have_in_order(monkeypatch, results):
     assert given["05"] == every
 
 
+@pytest.mark.slow
 def test_a_notebook_that_fails_ends_the_run(monkeypatch, results):
     ran = []
 

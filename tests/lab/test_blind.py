@@ -78,6 +78,7 @@ def test_the_record_gives_fifty_answers_of_each_kind(
     assert (spread["max"] - spread["min"] <= 1).all()
 
 
+@pytest.mark.slow
 def test_no_guard_is_read(recorded_draw: pd.DataFrame) -> None:
     models = recorded_draw["system"].str.rpartition("--")[0]
     assert models.nunique() == 3

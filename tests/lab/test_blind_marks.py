@@ -223,6 +223,7 @@ def test_unread_systems_have_the_rates_of_the_record(unread_systems):
             assert rate == pytest.approx(known[kind, system.name], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_rewordings_have_a_refused_share_only(unread_systems):
     counts = ReadCounts((9, 10), (1, 10), True)
     measures = dict.fromkeys(("frr", "dr", "dr_near", "dr_free"), counts)

@@ -198,6 +198,7 @@ def test_where_much_is_rejected_the_search_is_deeper(monkeypatch):
     assert found.near.shape == (38, 15) and found.near.max() == 37
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.booleans(), min_size=36, max_size=36), st.integers(0, 99))
 def test_what_permutations_cannot_use_is_left_out(labels, seed):

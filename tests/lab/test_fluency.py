@@ -64,6 +64,7 @@ def test_what_is_no_english_is_less_fluent():
     assert (good < bad).all(), np.stack([good, bad])
 
 
+@pytest.mark.slow
 def test_of_what_rules_write_the_more_fluent_half_is_chosen_from(monkeypatch):
     texts = [f"{OTHER} Version {letter}" for letter in "tuvwxyz"]
     seeds = pd.DataFrame({"seed_id": ["s"], "text": [SEED]})

@@ -101,6 +101,7 @@ def test_intervals_of_differences_by_numbers(seed):
     assert found == pytest.approx(expected, rel=1e-5) and found[1] < found[0] < found[2]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_a_difference_turns_round_with_its_sides(seed):

@@ -393,6 +393,7 @@ def test_remedies_lead_from_the_untouched_system_to_where_their_rates_are(pictur
         ]
 
 
+@pytest.mark.slow
 def test_a_veto_that_keeps_more_refused_lies_higher(pictures):
     figure, table = pictures["veto_curves"]
     (axis,) = panels(figure)

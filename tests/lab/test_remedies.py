@@ -595,6 +595,7 @@ def test_another_decoding_means_asking_again(asked_of):
     assert len(asked_of.ids) == 18
 
 
+@pytest.mark.slow
 def test_labels_come_in_the_order_of_the_prompts(asked_of, prompts):
     first = asked_of({}).set_index("prompt_id")["label"]
     order = prompts.iloc[::-1]

@@ -134,6 +134,7 @@ def test_a_model_is_asked_about_what_it_rejected_and_no_answer_is_kept(
     assert not store.has("labels", "other--reworded", system)
 
 
+@pytest.mark.slow
 def test_guards_are_asked_about_what_each_rejected_and_one_that_fails_is_named(
     results, capsys
 ):

@@ -326,6 +326,7 @@ def test_one_system_with_hardly_anything_to_score(labels):
         figure.savefig(io.BytesIO())
 
 
+@pytest.mark.slow
 def test_drift_in_the_encoders_space(results):
     store = stores.Store("mine")
     files = stores.CorpusFiles(store, "c")

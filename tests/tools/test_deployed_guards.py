@@ -1762,6 +1762,7 @@ def test_a_guard_that_no_server_can_ask_is_one_error(name):
         panel.load_guard(name, GuardOptions(base_url="http://127.0.0.1:1/v1"))
 
 
+@pytest.mark.slow
 def test_a_guard_at_a_server_that_is_not_there_is_one_error(monkeypatch):
     pytest.importorskip("openai")
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0)

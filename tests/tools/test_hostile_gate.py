@@ -36,6 +36,7 @@ def run(tmp_path, command, monkeypatch):
 # --- Limits that do not apply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -265,6 +265,7 @@ def test_intervals_of_systems_are_the_panels(pictures):
         same(estimates(axis), numbers(relative, measure))
 
 
+@pytest.mark.slow
 def test_dr_that_rests_on_too_few_decisions_is_not_drawn(pictures):
     _, table = pictures["system_overview"]
     figure = figures.plot_systems(table.assign(too_few_for_dr=True))

@@ -280,6 +280,7 @@ def test_a_text_with_two_line_ends_is_as_it_was_written(table):
     assert rows_of(table) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", range(4))
 @pytest.mark.parametrize("first", range(4))
 def test_two_writes_killed_at_any_step_leave_a_file_that_is_read(
