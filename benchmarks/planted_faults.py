@@ -570,6 +570,13 @@ def planted(fault: Fault, code: str) -> str:
     return code[:start] + fault.wrong + code[end:]
 
 
+def ignore_made(folder: str, names: list[str]) -> set[str]:
+    """Return what of a folder is not copied; the leaderboard's results are."""
+    patterns = (".git", ".venv*", ".cache", "__pycache__", ".*_cache")
+    made = shutil.ignore_patterns(*patterns)(folder, names)
+    return made | {"results"} if Path(folder) == paths.ROOT else made
+
+
 def caught_by(
     root: Path, tests: list[str], marked: str = "not slow and not browser"
 ) -> str:
@@ -607,17 +614,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "copy"
-        ignored = shutil.ignore_patterns(
-            ".git", ".venv*", ".cache", "__pycache__", ".*_cache"
-        )
-        root.mkdir()
-        for place in paths.ROOT.iterdir():
-            if place.name in ignored(paths.ROOT, [place.name]) | {"results"}:
-                continue
-            if place.is_dir():
-                shutil.copytree(place, root / place.name, ignore=ignored)
-            else:
-                shutil.copy(place, root)
+        shutil.copytree(paths.ROOT, root, ignore=ignore_made)
         (root / "results").mkdir()
         if found := caught_by(root, ["tests"]):
             sys.exit(f"{found} fails without any fault; mend that first")

@@ -18,14 +18,13 @@ MODEL_PREFIX = "model:"  # begins `candidates` that a model is to write
 
 
 def check_parameters(settings: StudySettings) -> None:
-    """Raise SettingsError about guards, candidates, a judge, a shard or a stop."""
+    """Raise SettingsError about guards, candidates, a judge or a stop."""
     if isinstance(settings, GuardChoice):
         for name in settings.asked_guards():
             check_guard_name(name)
     if isinstance(settings, CorpusSettings):
         _check_writer(settings)
-    if isinstance(settings, QuerySettings):
-        _check_shard(settings)
+    if isinstance(settings, QuerySettings) and settings.stop:
         _check_stop(settings)
 
 
@@ -41,17 +40,7 @@ def _check_writer(settings: CorpusSettings) -> None:
         )
 
 
-def _check_shard(settings: QuerySettings) -> None:
-    number, shards = settings.parts()
-    if number > shards:
-        raise SettingsError(
-            f"parameter 'shard': there is no part {number} of {shards}; count from 1"
-        )
-
-
 def _check_stop(settings: QuerySettings) -> None:
-    if not settings.stop:
-        return
     sends_files = settings.base_url.startswith(FILE_SCHEME)
     is_partial = settings.limit or settings.shard or sends_files
     if is_partial or settings.open_store().recorded:

@@ -43,7 +43,6 @@ from paraguard_utils.study import Page, Study
 VERDICT_TITLES = {"undecided": "cannot tell", "too_few": "too few"}
 """How verdicts are shown; the others are shown as they are."""
 
-
 _Settings = TypeVar("_Settings", bound=StudySettings)
 _Analysed = TypeVar("_Analysed", bound=AnalysisSettings)
 
@@ -106,7 +105,7 @@ def count_verdicts(judged: Table) -> Table:
 
 
 class LabPage(Page[_Settings]):
-    """A page whose tables may be long, and its sentences name tables of the lab."""
+    """A page that reads tables, and whose sentences name tables of the lab."""
 
     def has_table(self, name: str) -> bool:
         """Return whether the store has a table."""

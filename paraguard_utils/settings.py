@@ -293,6 +293,16 @@ class QuerySettings(StudySettings, QueryOptions, TwinOptions):
         number, shards = self.shard.split("/")
         return int(number), int(shards)
 
+    @model_validator(mode="after")
+    def _shard_exists(self) -> Self:
+        number, shards = self.parts()
+        if number > shards:
+            raise SettingsError(
+                f"parameter 'shard': there is no part {number} of {shards}; count from"
+                " 1"
+            )
+        return self
+
 
 class ScoringSettings(AnalysisSettings):
     """Parameters of 03."""

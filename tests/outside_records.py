@@ -821,14 +821,15 @@ def confusion_row(ci, group):
             n = len({group[i] for i in ci})
             ends = exact(n * value, n)
         row |= named(f"cr{tau}", value, ends)
-    drawn = resample_groups(group)
+    scores = np.array(list(ci.values()))
+    group_of_score = group[list(ci)]
     deviations = []
-    for counts in drawn:
-        times = np.array([counts[group[i]] for i in ci])
-        mean = times @ [*ci.values()] / times.sum()
-        squares = times @ (np.array([*ci.values()]) - mean) ** 2
+    for counts in resample_groups(group):
+        times = counts[group_of_score]
+        mean = times @ scores / times.sum()
+        squares = times @ (scores - mean) ** 2
         deviations.append(math.sqrt(squares / (times.sum() - 1)))
-    value = np.std([*ci.values()], ddof=1)
+    value = np.std(scores, ddof=1)
     return row | named("cd", value, percentiles(deviations))
 
 

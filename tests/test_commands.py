@@ -330,17 +330,6 @@ def test_a_kernel_that_dies_ends_the_run_with_one_line_and_a_rerun_goes_on(
     assert set(kept["key"]) <= set(done["key"]) and len(done) == prompts
 
 
-@pytest.mark.weekly
-def test_two_notebooks_query_a_model_and_score_it(clone):
-    prompts = SEEDS * 6
-    status, printed = call(".venv/bin/paraguard run 02 03 --store live", clone)
-    assert status == 0 and "Traceback" not in printed, printed
-    assert f"preflight: {3 * prompts} prompts to ask ({prompts} x 3 systems)" in printed
-    assert f"{prompts}/{prompts}" in printed and "prompt/s]" in printed, (
-        "progress shows in the terminal"
-    )
-
-
 def with_weekly():
     return [
         pytest.param(
