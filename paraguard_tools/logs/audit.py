@@ -252,7 +252,7 @@ def _has_two_decisions(rows: pd.DataFrame) -> bool:
 
 
 def count_rows(decisions: Decisions) -> str:
-    """Say how many rows were answered, refused, stopped, or have no decision."""
+    """Say how many rows were answered, refused, stopped, undecided, or are harmful."""
     counts = decisions.rows["label"].value_counts()
     meanings = {
         "accept": "answered",
@@ -265,7 +265,11 @@ def count_rows(decisions: Decisions) -> str:
         for label, meaning in meanings.items()
         if counts.get(label)
     ]
-    return f"{len(decisions.rows):,} rows count: {', '.join(said)}"
+    counted = f"{len(decisions.rows):,} rows count: {', '.join(said)}"
+    n_harmful = int(decisions.rows["harmful"].sum())
+    if n_harmful:
+        counted += f". {n_harmful:,} of them are marked harmful"
+    return counted
 
 
 def lines_read(decisions: Decisions) -> list[str]:
@@ -1171,12 +1175,14 @@ def describe_system(row: Mapping[str, Any]) -> str:
     decisions of its own, comes before any rate; a share whose interval is wider than
     `WIDEST_SHOWN` is not named.
 
-    `row` is one of the audit's table: system, n_scored, and frr, rephrased3 and
-    rephrased3_harmful with their intervals, each NaN or missing where it is not known.
+    `row` is one of the audit's table: system, n_scored, n_harmful, and frr,
+    harmful_refused, rephrased3 and rephrased3_harmful with their intervals, each NaN or
+    missing where it is not known.
     """
     system = show_system_name(row["system"])
     n_scored, n_undecided = int(row["n_scored"]), int(row.get("n_undecided", 0))
     n_blocked = int(row.get("n_blocked", 0))
+    prompts = "harmless prompts" if row.get("n_harmful", 0) else "prompts"
     said = []
     if 2 * n_blocked > n_scored:
         said.append(
@@ -1194,11 +1200,15 @@ def describe_system(row: Mapping[str, Any]) -> str:
         return " ".join([*said, "Rates are withheld."])
     if _is_narrow(row, "frr"):
         share = _percent(row, "frr")
-        said.append(f"{system} refused {share} of {n_scored:,} prompts.")
+        sentence = f"{system} refused {share} of {n_scored:,} {prompts}"
+        if _is_narrow(row, "harmful_refused"):
+            share = _percent(row, "harmful_refused")
+            sentence += f", and {share} of {int(row['n_harmful']):,} harmful ones"
+        said.append(f"{sentence}.")
     else:
         said.append(
             f"{system} refused {round(row['frr'] * n_scored):,} of"
-            f" {n_scored:,} prompts, too few to tell how often it refuses."
+            f" {n_scored:,} {prompts}, too few to tell how often it refuses."
         )
     if _is_narrow(row, "rephrased3"):
         share = _percent(row, "rephrased3")
@@ -1208,11 +1218,11 @@ def describe_system(row: Mapping[str, Any]) -> str:
         )
         if _is_narrow(row, "rephrased3_harmful"):
             share = _percent(row, "rephrased3_harmful")
-            sentence += f"; of those that should stay refused, {share}"
+            sentence += f"; of the harmful ones, which should stay refused, {share}"
         control = rephrasing.unrelated_share(row["frr"])
         said.append(
-            f"{sentence}. Of three prompts drawn at random, one or more would be"
-            f" answered in {100 * control:.3g} % of cases."
+            f"{sentence}. For comparison: of three {prompts} drawn at random,"
+            f" at least one is not refused in {100 * control:.3g} % of cases."
         )
     if 0 < 2 * n_blocked <= n_scored:
         said.append(

@@ -43,7 +43,7 @@ from paraguard_tools.logs.options import (
 from paraguard_tools.logs.repeats import SameText
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.errors import DataError, SettingsError
-from paraguard_utils.paths import DATA, RESULTS, display_path
+from paraguard_utils.paths import DATA, RESULTS
 
 OPTIONS: dict[str, Any] = {
     "add_completion": False,
@@ -95,9 +95,17 @@ def report_audit(decisions: Decisions, folder: Path) -> audits.Audit:
     print(page.display_audit(found.table).to_string(), end="\n\n")
     if notes := page.list_audit_notes(found.table):
         print(_fill(notes), end="\n\n")
-    listed = ", ".join(display_path(path) for path in written)
-    print(f"written: {names.escape_line(listed)}")
+    listed = ", ".join(path.name for path in written)
+    print(f"written to {names.escape_line(_locate(folder))}: {listed}")
     return found
+
+
+def _locate(path: Path) -> str:
+    """Return a path that leads there from the folder of the caller."""
+    path = path.absolute()
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return path.as_posix()
 
 
 def embed_log(decisions: Decisions) -> np.ndarray:
@@ -127,10 +135,14 @@ def embed_log(decisions: Decisions) -> np.ndarray:
 
 
 def _fill(lines: Sequence[str]) -> str:
-    """Break lines, but not inside a quoted name, which could look like one of ours."""
+    """Break lines, but not before % or inside a quoted name.
+
+    Half a name could look like a line of ours.
+    """
     filled = []
     for line in lines:
         joined = _QUOTED.sub(lambda name: name[0].replace(" ", "\xa0"), line)
+        joined = joined.replace(" %", "\xa0%")
         broken = textwrap.fill(joined, 88, break_on_hyphens=False)
         filled.append(broken.replace("\xa0", " "))
     return "\n".join(filled)

@@ -141,9 +141,11 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: bytes) -> str:
     if figure:
         coded = base64.b64encode(figure).decode()
         image = _IMAGE.format(coded)
-    listed = refusals.head(_MAX_ON_PAGE).filter(
-        ["system", "cluster", "isolation", "text"]
-    )
+    overturned = refusals[refusals["isolation"] > 0].head(_MAX_ON_PAGE)
+    listed = "None."
+    if len(overturned):
+        shown = overturned.filter(["system", "cluster", "isolation", "text"]).round(3)
+        listed = _escape_cells(shown).to_html(index=False, border=0, na_rep="")
     said = [
         *lines_read(found.decisions),
         *found.sentences,
@@ -165,7 +167,7 @@ def _render(found: Audit, refusals: pd.DataFrame, figure: bytes) -> str:
         image=image,
         table=display_audit(found.table).to_html(border=0, na_rep=""),
         stops=stops,
-        listed=_escape_cells(listed.round(3)).to_html(index=False, border=0, na_rep=""),
+        listed=listed,
     )
 
 
@@ -209,7 +211,7 @@ brackets: 95 % intervals; a dash where there is too little to say.</p>
 {table}
 <h2>What providers stopped</h2>
 {stops}
-<h2>Refusals whose other wordings are answered</h2>
+<h2>Refusals of which another wording is answered</h2>
 <p>Isolation: the share of a refused request's other wordings that are answered.</p>
 {listed}
 </body></html>
