@@ -334,6 +334,56 @@ def test_the_demo_is_the_record(tmp_path, command):
     ).read_text(encoding="utf-8")
 
 
+def test_the_page_lists_a_refusal_only_if_another_wording_is_answered(
+    tmp_path, command
+):
+    # The first request is refused in two of three wordings, the second in all.
+    file = file_of(tmp_path / "d.csv", ["rra", "rrr", "aaa"])
+    out = tmp_path / "out"
+    assert not command("audit", str(file), "--out", str(out)).error
+    page = (out / "report.html").read_text(encoding="utf-8")
+    _, _, listed = page.partition("<h2>Refusals of which another wording is answered")
+    assert listed.count("<td>0.5</td>") == 2 and "<td>0.0</td>" not in listed
+
+    every = file_of(tmp_path / "every.csv", ["rrr", "aaa"])
+    assert not command("audit", str(every), "--out", str(out)).error
+    page = (out / "report.html").read_text(encoding="utf-8")
+    _, _, listed = page.partition("<h2>Refusals of which another wording is answered")
+    assert "None." in listed and "<td>" not in listed
+
+
+def test_harmful_rows_are_counted_before_their_rate(tmp_path, command):
+    # 80 harmless prompts, 20 + 20 refused; 80 harmful ones, 40 + 20 refused
+    frame = pd.concat(
+        [
+            frame_of(["ra", "ra", "aa", "rr"] * 10).assign(harmful=False),
+            frame_of(["rr", "ra"] * 20).assign(harmful=True),
+        ]
+    )
+    frame["cluster"] = [f"{name}{i // 2}" for i, name in enumerate("c" * 160)]
+    frame["text"] = [f"text {i}" for i in range(160)]
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    done = command("audit", str(tmp_path / "d.csv"), "--out", str(tmp_path / "out"))
+    said = " ".join(done.printed.split())
+    assert "80 of them are marked harmful." in said
+    assert "of 80 harmless prompts, and 75 %" in said
+    assert "of 80 harmful ones." in said
+    assert said.index("marked harmful") < said.index("refused 50 %")
+
+
+def test_the_last_line_leads_to_the_files_from_the_caller_s_folder(
+    tmp_path, command, monkeypatch
+):
+    file = file_of(tmp_path / "d.csv", ["rra", "aaa"])
+    monkeypatch.chdir(tmp_path)
+    done = command("audit", str(file), "--out", "here")
+    assert "written to here: audit.csv" in done.printed
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    done = command("audit", str(file), "--out", str(tmp_path / "here"))
+    assert f"written to {tmp_path / 'here'}: audit.csv" in done.printed
+
+
 def test_the_page_escapes_what_the_file_says(tmp_path, command):
     file = file_of(tmp_path / "<b>d.csv", ["rraa", "aaaa", "raaa"])
     frame = pd.read_csv(file)
