@@ -65,7 +65,7 @@ PAPER_CLAIMS = {
     "similarity": ("CI does not follow similarity (r)", "r.similarity", "03"),
     "redundant": ("CI is not redundant with it (|r| < 0.7)", "r.similarity", "03"),
     "guards": (
-        "Guards' refusals are all confused (CR@0.60)",
+        "Guards' refusals are confused (CR@0.60)",
         "guard.safeunlearn.cr60",
         "05",
     ),
