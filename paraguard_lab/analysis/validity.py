@@ -306,6 +306,44 @@ def latent_correlation_by_moments(rate: ArrayLike, dr: ArrayLike) -> np.ndarray:
     return np.where(np.isfinite(wanted), (1 - squared) / (1 + squared), np.nan)
 
 
+def convert_wording(table1: Table, wording: Table) -> Table:
+    """Convert DR of near-copies and of free rewordings to latent correlations.
+
+    Parameters
+    ----------
+    table1, wording : Table
+        `table1_systems` and `wording` of the same systems.
+
+    Returns
+    -------
+    Table
+        system, too_few, and latent_near and latent_free with their intervals: the
+        correlations of two phrasings' normal tendencies to refuse, in [0, 1], at which
+        the system's FRR gives this DR. FRR is taken as known.
+
+    Examples
+    --------
+    At a rate of one half, one minus DR is 2 / pi times the arcsine of the correlation:
+
+    >>> table1 = pd.DataFrame({"system": ["s"], "frr": [0.5]})
+    >>> wording = pd.DataFrame({"system": ["s"], "too_few": [False]})
+    >>> for name in ("dr_near", "dr_free"):
+    ...     wording[[name, f"{name}_low", f"{name}_high"]] = 2 / 3, 0.0, 1.0
+    >>> convert_wording(table1, wording)["latent_free"].round(3).tolist()
+    [0.5]
+    """
+    rates = table1.drop_duplicates("system").set_index("system")["frr"]
+    frr = wording["system"].map(rates)
+    table = wording[["system", "too_few"]].copy()
+    for kind in ("near", "free"):
+        ends = {"": "", "_low": "_high", "_high": "_low"}  # a low DR is a high latent
+        for end, of_dr in ends.items():
+            dr = wording[f"dr_{kind}{of_dr}"]
+            latent = latent_correlation_by_moments(frr, dr)
+            table[f"latent_{kind}{end}"] = latent.round(9)  # halving leaves 4e-16 for 0
+    return table
+
+
 def correlate_dr_with_frr(groups: Mapping[str, Sequence[System]]) -> Table:
     """Correlate DR, and the latent correlation behind it, with the refusal rate.
 

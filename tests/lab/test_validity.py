@@ -421,3 +421,22 @@ def test_a_share_of_nearly_nothing_is_none():
         == set(moved.index[shares.isna().any(axis=1)])
     )
     assert moved["meaning"].notna().all() and shares["chance"].max() <= 1
+
+
+def test_dr_of_wordings_is_converted_at_the_system_s_own_rate():
+    # At a rate of one half two normal variables of correlation r are decided
+    # differently in arccos(r) / pi of cases, 2 arccos(r) / pi times as often as two
+    # independent ones. At r = sin(pi / 4) = 0.70711 that is a DR of one half.
+    table1 = pd.DataFrame({"system": ["a", "a", "b"], "frr": [0.5, 0.5, 0.05]})
+    wording = pd.DataFrame({"system": ["b", "a"], "too_few": [True, False]})
+    for kind in ("near", "free"):
+        wording[[f"dr_{kind}", f"dr_{kind}_low"]] = 0.5, 0.0
+        wording[f"dr_{kind}_high"] = [np.nan, 1.2]
+    found = validity.convert_wording(table1, wording).set_index("system")
+    assert found.loc["a", "latent_free"] == pytest.approx(np.sqrt(0.5), abs=1e-6)
+    assert found.loc["a", "latent_free_low"] == 0  # of a DR above 1
+    assert found.loc["a", "latent_free_high"] == pytest.approx(1, abs=1e-6)
+    assert np.isnan(found.loc["b", "latent_near_low"])
+    # The same DR means more at a lower rate: DR of 0.5 at 5 % is a larger correlation.
+    assert found.loc["b", "latent_near"] > found.loc["a", "latent_near"] + 0.05
+    assert not found.loc["a", "too_few"] and found.loc["b", "too_few"]

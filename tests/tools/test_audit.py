@@ -1,6 +1,7 @@
 """The audit of anybody's decisions: what it measures, compares, gates and writes."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -329,9 +330,11 @@ def test_the_demo_is_the_record(tmp_path, command):
     done = command("audit", "--demo", "--out", str(tmp_path / "o"))
     read, said = done.printed.split("\n\n")[:2]
     assert read.startswith(f"Read {len(made):,} rows")
-    assert not done.error and f"```\n{said}\n```" in (
-        paths.ROOT / "README.md"
-    ).read_text(encoding="utf-8")
+    assert not done.error
+    (ratio,) = re.findall("^disagreement ratio.*$", done.printed, re.MULTILINE)
+    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    for shown in (said, ratio):
+        assert f"```\n{shown}\n```" in readme
 
 
 def test_the_page_lists_a_refusal_only_if_another_wording_is_answered(
