@@ -147,21 +147,37 @@ def openinference(nested=False):
     return lines(spans)
 
 
-def phoenix_frame():
+def phoenix_frame(write=json.dumps):
+    """Return a table whose cells are JSON, or as Python shows lists."""
     return pd.DataFrame(
         {
             "span_kind": "LLM",
             "attributes.llm.model_name": "m",
-            "attributes.llm.input_messages": json.dumps(
+            "attributes.llm.input_messages": write(
                 [{"message.role": "user", "message.content": text}]
             ),
-            "attributes.llm.output_messages": json.dumps(
+            "attributes.llm.output_messages": write(
                 [{"message.role": "assistant", "message.content": said(refused)}]
             ),
-            "attributes.metadata": json.dumps({"cluster": cluster}),
+            "attributes.metadata": write({"cluster": cluster}),
         }
         for text, cluster, refused in ROWS
     ).to_csv(index=False)
+
+
+def phoenix_otlp():
+    """Return spans as Phoenix serves them: each value names all types of OTLP."""
+    rows = []
+    for span in map(json.loads, openinference().splitlines()):
+        flat = dict(span["attributes"])
+        if "metadata" in flat:
+            flat["metadata.cluster"] = json.loads(flat.pop("metadata"))["cluster"]
+        attributes = [
+            {"key": name, "value": {"string_value": value, "int_value": None}}
+            for name, value in flat.items()
+        ]
+        rows.append({**span, "attributes": attributes})
+    return json.dumps({"data": rows, "next_cursor": None})
 
 
 def langfuse(kind):
@@ -310,6 +326,8 @@ KINDS = {
     "OpenInference": openinference(),
     "OpenInference, nested": openinference(nested=True),
     "Phoenix": phoenix_frame(),
+    "Phoenix, lists as Python shows them": phoenix_frame(write=repr),
+    "Phoenix, OTLP": phoenix_otlp(),
     "Langfuse": langfuse("json"),
     "Langfuse, CSV": langfuse("csv"),
     "LangSmith": langsmith(),
@@ -388,6 +406,73 @@ def test_trials_of_helm_are_runs_and_scored_texts_are_no_answers(tmp_path):
     write(scored)
     with pytest.raises(DataError, match="score texts that were given"):
         Decisions.from_file(file)
+
+
+def openinference_span(**attributes):
+    """Return a span of a refused request, with further attributes."""
+    flat = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "How?",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": REFUSAL,
+    }
+    return {"attributes": flat | attributes}
+
+
+def read_spans(tmp_path, *spans):
+    (tmp_path / "log").write_text(lines(spans))
+    return Decisions.from_file(tmp_path / "log", labeller="cues")
+
+
+def test_choices_of_one_span_are_runs(tmp_path):
+    second = {"llm.output_messages.1.message.content": HELP}
+    several = {"llm.invocation_parameters": json.dumps({"n": 2})}
+    found = read_spans(tmp_path, openinference_span(**second, **several))
+    assert found.rows["label"].tolist() == ["reject", "accept"]
+    assert found.rows["repeat"].tolist() == [0, 1]
+    found = read_spans(tmp_path, openinference_span(**second))
+    assert found.rows["label"].tolist() == ["accept"], "the last message of one answer"
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [("content_filter", "blocked"), ("stop", "reject")],
+)
+def test_the_finish_reason_of_a_span_counts(tmp_path, reason, label):
+    found = read_spans(tmp_path, openinference_span(**{"llm.finish_reason": reason}))
+    assert found.rows["label"].tolist() == [label]
+
+
+@pytest.mark.parametrize(
+    ("message", "label"),
+    [("400: content_filter", "blocked"), ("429: too many requests", "unparsed")],
+)
+def test_the_status_of_a_failed_span_tells_a_stop_from_an_error(
+    tmp_path, message, label
+):
+    span = openinference_span()
+    for name in ("role", "content"):
+        del span["attributes"][f"llm.output_messages.0.message.{name}"]
+    for status in (
+        {"status": {"code": 2, "message": message}},
+        {"status": {"status_code": "ERROR", "description": message}},
+        {"status_code": "ERROR", "status_message": message},
+    ):
+        found = read_spans(tmp_path, {**span, **status})
+        assert found.rows["label"].tolist() == [label]
+
+
+def test_hidden_texts_are_not_read(tmp_path):
+    hidden = {"llm.output_messages.0.message.content": "__REDACTED__"}
+    found = read_spans(tmp_path, openinference_span(**hidden))
+    assert found.rows["label"].tolist() == ["unparsed"] and found.reading.empty == 1
+    hidden = {"llm.input_messages.0.message.content": "__REDACTED__"}
+    spans = [openinference_span(**hidden, metadata={"cluster": i}) for i in "aab"]
+    found = read_spans(tmp_path, *spans)
+    assert found.rows["text"].tolist() == [""] * 3, "three wordings, and not one"
+    assert found.rows["wording"].nunique() == 3
 
 
 def test_several_generations_are_runs(tmp_path):
@@ -511,8 +596,13 @@ def test_parquet_with_clusters_in_the_index(tmp_path):
     frame.set_index("cluster").to_parquet(tmp_path / "log")
     found = Decisions.from_file(tmp_path / "log")
     assert found.clustered and found.rows["label"].tolist() == EXPECTED
-    frame.set_index("cluster", drop=False).to_parquet(tmp_path / "log")
-    with pytest.raises(DataError, match="log"):
+    twice = frame.set_index("cluster", drop=False)
+    twice.to_parquet(tmp_path / "log")  # as Phoenix has span ids
+    found = Decisions.from_file(tmp_path / "log")
+    assert found.rows["label"].tolist() == EXPECTED and found.clustered
+    twice["cluster"] = "c0"
+    twice.to_parquet(tmp_path / "log")
+    with pytest.raises(DataError, match="both a column and the index"):
         Decisions.from_file(tmp_path / "log")
 
 
@@ -681,6 +771,33 @@ def test_what_helm_itself_writes(tmp_path):
     runs = found.rows.groupby("text", sort=False)["label"].agg(list)
     assert runs.tolist()[:2] == [["reject", "accept"] * 4] * 2, "2 by 2 by 2 runs"
     assert runs.tolist()[2] == ["unparsed"] * 4, "no completion in any trial"
+
+
+@pytest.mark.weekly
+def test_what_phoenix_and_opentelemetry_themselves_write(tmp_path):
+    python = os.environ.get("PARAGUARD_PHOENIX")  # of an environment that has them
+    if not python:
+        pytest.skip("PARAGUARD_PHOENIX names no Python with arize-phoenix")
+    program = Path(__file__).with_name("phoenix_spans.py")
+    command = [str(Path(python).absolute()), str(program), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    labels = {"weeds": ["accept", "reject"], "ants": ["accept", "reject"]}
+    labels |= {"code": ["blocked"] * 2, "rust": ["reject"] * 2}
+    files = [
+        one for one in tmp_path.iterdir() if one.suffix and "hidden" not in one.name
+    ]
+    assert len(files) == 8
+    for file in files:
+        found = Decisions.from_file(file, labeller="cues")
+        assert found.reading.format in ("OpenInference", "OTLP"), file.name
+        rows = found.rows.groupby("cluster")["label"].agg(sorted)
+        assert rows.to_dict() == labels, file.name
+        assert found.rows["system"].unique().tolist() == ["m"], file.name
+        assert found.rows["text"].nunique() == 7 and found.rows["repeat"].sum() == 1
+    hidden = Decisions.from_file(tmp_path / "hidden_outputs.jsonl", labeller="cues")
+    assert set(hidden.rows["label"]) == {"blocked", "unparsed"}
+    hidden = Decisions.from_file(tmp_path / "hidden_inputs.jsonl", labeller="cues")
+    assert set(hidden.rows["text"]) == {""}
 
 
 @pytest.mark.weekly

@@ -15,6 +15,7 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
+    find_error_reason,
     flatten_columns,
     join_texts,
     mapping_at,
@@ -210,14 +211,6 @@ def _read_promptfoo_result(number: int, item: Object, named: frozenset[str]) -> 
     if isinstance(repeat, int):
         found["repeat"] = repeat
     return Row(number, columns, found)
-
-
-def find_error_reason(error: Any) -> str:
-    """Return the finish reason of an error: a provider's stop, or "error"."""
-    from paraguard_tools.servers import stops
-
-    stop = stops.find_stop_in_error(error, str(error))
-    return stop.reason if stop else "error"
 
 
 def _read_prompt(prompt: Any) -> str | None:
