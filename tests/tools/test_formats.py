@@ -464,6 +464,15 @@ def test_the_status_of_a_failed_span_tells_a_stop_from_an_error(
         assert found.rows["label"].tolist() == [label]
 
 
+def test_a_list_that_cannot_be_read_is_no_span_without_messages(tmp_path):
+    """Arrays of numpy in a CSV file have no commas."""
+    shown = "[{'message.content': 'How?'} {'message.content': 'Now'}]"
+    row = {"span_kind": "LLM", "attributes.llm.input_messages": shown}
+    pd.DataFrame([row]).to_csv(tmp_path / "log")
+    with pytest.raises(DataError, match=r"record 1: .*input_messages is neither"):
+        Decisions.from_file(tmp_path / "log")
+
+
 def test_hidden_texts_are_not_read(tmp_path):
     hidden = {"llm.output_messages.0.message.content": "__REDACTED__"}
     found = read_spans(tmp_path, openinference_span(**hidden))

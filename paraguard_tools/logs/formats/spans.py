@@ -54,6 +54,7 @@ def read_spans(
     count = itertools.count()  # an export of spans has many in a line
     for number, item in records:
         for about, span in _list_spans(number, item):
+            _check_messages(about, number)
             inside = _read_openinference(about, span)
             if inside is None:
                 inside = list(filter(None, [_read_gen_ai(about)]))
@@ -164,6 +165,19 @@ def _decode_cell(text: str) -> Any:
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return None
     return found
+
+
+def _check_messages(about: Object, number: int) -> None:
+    """Raise a DataError if a cell shows a list that cannot be read."""
+    for name in ("llm.input_messages", "llm.output_messages"):
+        cell = about.get(name)
+        if not isinstance(cell, str) or cell[:1] not in ("[", "{"):
+            continue
+        if _decode_cell(cell) is None:
+            raise DataError(
+                f"record {number + 1}: {name} is neither JSON nor a list as Python"
+                " shows it; write the data frame as Parquet or as JSON lines"
+            )
 
 
 def _nest(about: Object) -> dict[str, Any]:
