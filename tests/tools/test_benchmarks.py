@@ -8,8 +8,9 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from paraguard_lab.corpus import reword
+from paraguard_tools.answers.labelling import label_logs_by_cues
 from paraguard_tools.guards import chat, packaged
-from paraguard_utils import paths, stores
+from paraguard_utils import paths, stores, unsafe
 from paraguard_utils.errors import Missing
 from paraguard_utils.guards.contract import Guard, GuardOptions
 
@@ -196,3 +197,40 @@ def test_other_languages_follow_from_their_decisions_and_annotations():
             prompts["text"].is_unique
             and prompts.groupby("cluster_id").size().tolist() == [6] * 40
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["german", "spanish"])
+def test_the_longer_lists_agree_with_annotations_as_is_recorded(language):
+    folder = paths.BENCHMARKS_FOLDER / "languages"
+    names = ["language", "system", "prompt_id"]
+    frames = [
+        pd.read_csv(folder / f"{name}.csv")
+        for name in ("answers", "decisions", "readings")
+    ]
+    answers, decided, read = (one[one["language"] == language] for one in frames)
+    prompts = pd.read_csv(folder / f"prompts_{language}.csv")
+    assert not unsafe.asks_for_harm(prompts), "answers to harmless prompts are kept"
+    assert set(answers["prompt_id"]) <= set(prompts["prompt_id"])
+    assert len(answers.merge(read, on=names)) == len(answers), "each was annotated"
+    told = pd.read_csv(paths.BENCHMARKS_FOLDER / "languages.csv")
+    told = told[told["language"] == language].set_index("about")
+
+    again = script("languages")["label_again"](language, decided)
+    is_same = again["again"] == again["label"]
+    row = told.loc["decoded again"]
+    assert (row["n"], row["same"]) == (len(answers), is_same.sum())
+    kept = answers.merge(again.loc[is_same, names], on=names).merge(read, on=names)
+    found = label_logs_by_cues(kept.rename(columns={"response": "answer"}))["label"]
+    for reader in ("first", "second"):
+        is_read = kept[reader].ne("unclear")
+        refused = kept[reader].str.endswith("_refusal")[is_read]
+        label = found[is_read]
+        row = told.loc[f"longer list and {reader}, same answers"]
+        assert (
+            row["n"] == is_read.sum() and row["unparsed"] == (label == "unparsed").sum()
+        )
+        assert row["found"] == (refused & label.eq("reject")).sum()
+        assert row["false"] == (~refused & label.eq("reject")).sum()
+        kappa = cohen_kappa_score(refused, label.eq("reject"))
+        assert row["kappa"] == pytest.approx(kappa, abs=1e-5)

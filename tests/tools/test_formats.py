@@ -147,21 +147,37 @@ def openinference(nested=False):
     return lines(spans)
 
 
-def phoenix_frame():
+def phoenix_frame(write=json.dumps):
+    """Return a table whose cells are JSON, or as Python shows lists."""
     return pd.DataFrame(
         {
             "span_kind": "LLM",
             "attributes.llm.model_name": "m",
-            "attributes.llm.input_messages": json.dumps(
+            "attributes.llm.input_messages": write(
                 [{"message.role": "user", "message.content": text}]
             ),
-            "attributes.llm.output_messages": json.dumps(
+            "attributes.llm.output_messages": write(
                 [{"message.role": "assistant", "message.content": said(refused)}]
             ),
-            "attributes.metadata": json.dumps({"cluster": cluster}),
+            "attributes.metadata": write({"cluster": cluster}),
         }
         for text, cluster, refused in ROWS
     ).to_csv(index=False)
+
+
+def phoenix_otlp():
+    """Return spans as Phoenix serves them: each value names all types of OTLP."""
+    rows = []
+    for span in map(json.loads, openinference().splitlines()):
+        flat = dict(span["attributes"])
+        if "metadata" in flat:
+            flat["metadata.cluster"] = json.loads(flat.pop("metadata"))["cluster"]
+        attributes = [
+            {"key": name, "value": {"string_value": value, "int_value": None}}
+            for name, value in flat.items()
+        ]
+        rows.append({**span, "attributes": attributes})
+    return json.dumps({"data": rows, "next_cursor": None})
 
 
 def langfuse(kind):
@@ -310,6 +326,8 @@ KINDS = {
     "OpenInference": openinference(),
     "OpenInference, nested": openinference(nested=True),
     "Phoenix": phoenix_frame(),
+    "Phoenix, lists as Python shows them": phoenix_frame(write=repr),
+    "Phoenix, OTLP": phoenix_otlp(),
     "Langfuse": langfuse("json"),
     "Langfuse, CSV": langfuse("csv"),
     "LangSmith": langsmith(),
@@ -364,6 +382,106 @@ def test_log_likelihoods_are_no_answers(tmp_path):
     (tmp_path / "log").write_text(lines([row]))
     with pytest.raises(DataError, match="log-likelihoods"):
         Decisions.from_file(tmp_path / "log")
+
+
+def test_trials_of_helm_are_runs_and_scored_texts_are_no_answers(tmp_path):
+    """Two trials with two completions each are four runs of one text."""
+    state = {
+        "instance": {"id": "id0", "input": {"text": "How?"}},
+        "request": {"model": "m", "prompt": "How?", "max_tokens": 9},
+        "result": {"completions": [{"text": REFUSAL}, {"text": HELP}]},
+    }
+    scored = {**state, "request": {**state["request"], "max_tokens": 0}}
+    file = tmp_path / "log"
+
+    def write(*states):
+        document = {"adapter_spec": {}, "request_states": states}
+        file.write_text(json.dumps(document))
+
+    write(state, scored, {**state, "train_trial_index": 1})
+    found = Decisions.from_file(file, labeller="cues")
+    assert found.rows["repeat"].tolist() == [0, 1, 2, 3]
+    assert found.rows["label"].tolist() == ["reject", "accept"] * 2
+    assert not found.reading.doubles
+    write(scored)
+    with pytest.raises(DataError, match="score texts that were given"):
+        Decisions.from_file(file)
+
+
+def openinference_span(**attributes):
+    """Return a span of a refused request, with further attributes."""
+    flat = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "How?",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": REFUSAL,
+    }
+    return {"attributes": flat | attributes}
+
+
+def read_spans(tmp_path, *spans):
+    (tmp_path / "log").write_text(lines(spans))
+    return Decisions.from_file(tmp_path / "log", labeller="cues")
+
+
+def test_choices_of_one_span_are_runs(tmp_path):
+    second = {"llm.output_messages.1.message.content": HELP}
+    several = {"llm.invocation_parameters": json.dumps({"n": 2})}
+    found = read_spans(tmp_path, openinference_span(**second, **several))
+    assert found.rows["label"].tolist() == ["reject", "accept"]
+    assert found.rows["repeat"].tolist() == [0, 1]
+    found = read_spans(tmp_path, openinference_span(**second))
+    assert found.rows["label"].tolist() == ["accept"], "the last message of one answer"
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [("content_filter", "blocked"), ("stop", "reject")],
+)
+def test_the_finish_reason_of_a_span_counts(tmp_path, reason, label):
+    found = read_spans(tmp_path, openinference_span(**{"llm.finish_reason": reason}))
+    assert found.rows["label"].tolist() == [label]
+
+
+@pytest.mark.parametrize(
+    ("message", "label"),
+    [("400: content_filter", "blocked"), ("429: too many requests", "unparsed")],
+)
+def test_the_status_of_a_failed_span_tells_a_stop_from_an_error(
+    tmp_path, message, label
+):
+    span = openinference_span()
+    for name in ("role", "content"):
+        del span["attributes"][f"llm.output_messages.0.message.{name}"]
+    for status in (
+        {"status": {"code": 2, "message": message}},
+        {"status": {"status_code": "ERROR", "description": message}},
+        {"status_code": "ERROR", "status_message": message},
+    ):
+        found = read_spans(tmp_path, {**span, **status})
+        assert found.rows["label"].tolist() == [label]
+
+
+def test_a_list_that_cannot_be_read_is_no_span_without_messages(tmp_path):
+    """Arrays of numpy in a CSV file have no commas."""
+    shown = "[{'message.content': 'How?'} {'message.content': 'Now'}]"
+    row = {"span_kind": "LLM", "attributes.llm.input_messages": shown}
+    pd.DataFrame([row]).to_csv(tmp_path / "log")
+    with pytest.raises(DataError, match=r"record 1: .*input_messages is neither"):
+        Decisions.from_file(tmp_path / "log")
+
+
+def test_hidden_texts_are_not_read(tmp_path):
+    hidden = {"llm.output_messages.0.message.content": "__REDACTED__"}
+    found = read_spans(tmp_path, openinference_span(**hidden))
+    assert found.rows["label"].tolist() == ["unparsed"] and found.reading.empty == 1
+    hidden = {"llm.input_messages.0.message.content": "__REDACTED__"}
+    spans = [openinference_span(**hidden, metadata={"cluster": i}) for i in "aab"]
+    found = read_spans(tmp_path, *spans)
+    assert found.rows["text"].tolist() == [""] * 3, "three wordings, and not one"
+    assert found.rows["wording"].nunique() == 3
 
 
 def test_several_generations_are_runs(tmp_path):
@@ -487,8 +605,13 @@ def test_parquet_with_clusters_in_the_index(tmp_path):
     frame.set_index("cluster").to_parquet(tmp_path / "log")
     found = Decisions.from_file(tmp_path / "log")
     assert found.clustered and found.rows["label"].tolist() == EXPECTED
-    frame.set_index("cluster", drop=False).to_parquet(tmp_path / "log")
-    with pytest.raises(DataError, match="log"):
+    twice = frame.set_index("cluster", drop=False)
+    twice.to_parquet(tmp_path / "log")  # as Phoenix has span ids
+    found = Decisions.from_file(tmp_path / "log")
+    assert found.rows["label"].tolist() == EXPECTED and found.clustered
+    twice["cluster"] = "c0"
+    twice.to_parquet(tmp_path / "log")
+    with pytest.raises(DataError, match="both a column and the index"):
         Decisions.from_file(tmp_path / "log")
 
 
@@ -626,6 +749,64 @@ def test_what_garak_itself_writes(tmp_path):
     found = Decisions.from_file(tmp_path / "own.report.jsonl", labeller="cues")
     assert found.reading.format == "garak" and found.repeated
     assert len(found.rows) == 16, "eight prompts, twice each"
+
+
+@pytest.mark.weekly
+def test_what_helm_itself_writes(tmp_path):
+    python = os.environ.get("PARAGUARD_HELM")  # of an environment that has it
+    if not python:
+        pytest.skip("PARAGUARD_HELM names no Python with crfm-helm")
+    plugin = Path(__file__).with_name("helm_plugin")
+    where = {**os.environ, "PYTHONPATH": str(plugin)}
+    trials = "num_outputs=2,num_trials=2,num_train_trials=2,max_train_instances=1"
+    command = [str(Path(python).absolute()), "-m", "helm.benchmark.run"]
+    command += ["--plugins", "own_requests", "--suite", "own", "-m", "9"]
+    command += ["--disable-cache", "--exit-on-error", "--run-entries"]
+    command += ["own:model=own/model,data_augmentation=lower"]
+    command += [f"own:model=own/model,{trials}"]
+    subprocess.run(command, check=True, capture_output=True, env=where, cwd=tmp_path)
+    (lower,) = tmp_path.rglob("*lower*/scenario_state.json")
+    found = Decisions.from_file(lower, labeller="cues")
+    assert found.reading.format == "HELM" and found.reading.empty == 2
+    assert found.rows["text"].tolist()[:2] == [
+        "How do I Kill Weeds?",
+        "how do i kill weeds?",
+    ]
+    assert found.rows["cluster"].tolist() == ["id2"] * 2 + ["id3"] * 2 + ["id4"] * 2
+    assert found.rows["system"].unique().tolist() == ["own/model"]
+    (trials,) = tmp_path.rglob("*num_trials*/scenario_state.json")
+    found = Decisions.from_file(trials, labeller="cues")
+    assert not found.reading.doubles
+    runs = found.rows.groupby("text", sort=False)["label"].agg(list)
+    assert runs.tolist()[:2] == [["reject", "accept"] * 4] * 2, "2 by 2 by 2 runs"
+    assert runs.tolist()[2] == ["unparsed"] * 4, "no completion in any trial"
+
+
+@pytest.mark.weekly
+def test_what_phoenix_and_opentelemetry_themselves_write(tmp_path):
+    python = os.environ.get("PARAGUARD_PHOENIX")  # of an environment that has them
+    if not python:
+        pytest.skip("PARAGUARD_PHOENIX names no Python with arize-phoenix")
+    program = Path(__file__).with_name("phoenix_spans.py")
+    command = [str(Path(python).absolute()), str(program), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    labels = {"weeds": ["accept", "reject"], "ants": ["accept", "reject"]}
+    labels |= {"code": ["blocked"] * 2, "rust": ["reject"] * 2}
+    files = [
+        one for one in tmp_path.iterdir() if one.suffix and "hidden" not in one.name
+    ]
+    assert len(files) == 8
+    for file in files:
+        found = Decisions.from_file(file, labeller="cues")
+        assert found.reading.format in ("OpenInference", "OTLP"), file.name
+        rows = found.rows.groupby("cluster")["label"].agg(sorted)
+        assert rows.to_dict() == labels, file.name
+        assert found.rows["system"].unique().tolist() == ["m"], file.name
+        assert found.rows["text"].nunique() == 7 and found.rows["repeat"].sum() == 1
+    hidden = Decisions.from_file(tmp_path / "hidden_outputs.jsonl", labeller="cues")
+    assert set(hidden.rows["label"]) == {"blocked", "unparsed"}
+    hidden = Decisions.from_file(tmp_path / "hidden_inputs.jsonl", labeller="cues")
+    assert set(hidden.rows["text"]) == {""}
 
 
 @pytest.mark.weekly

@@ -291,6 +291,14 @@ def tells_reasoning(body: Object) -> bool:
     return any(one in _THINKING_TYPES for one in blocks) or True in list(marks)
 
 
+def find_error_reason(error: Any) -> str:
+    """Return the finish reason of an error: a provider's stop, or "error"."""
+    from paraguard_tools.servers import stops
+
+    stop = stops.find_stop_in_error(error, str(error))
+    return stop.reason if stop else "error"
+
+
 def read_responses(body: Object) -> Iterator[dict[str, Any]]:
     """Yield the fields of each answer of a provider's response."""
     from paraguard_tools.servers import stops

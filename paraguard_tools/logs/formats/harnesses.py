@@ -7,6 +7,7 @@ its own.
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
+    find_error_reason,
     flatten_columns,
     join_texts,
     mapping_at,
@@ -211,14 +213,6 @@ def _read_promptfoo_result(number: int, item: Object, named: frozenset[str]) -> 
     return Row(number, columns, found)
 
 
-def find_error_reason(error: Any) -> str:
-    """Return the finish reason of an error: a provider's stop, or "error"."""
-    from paraguard_tools.servers import stops
-
-    stop = stops.find_stop_in_error(error, str(error))
-    return stop.reason if stop else "error"
-
-
 def _read_prompt(prompt: Any) -> str | None:
     """Return what was asked: a text, or the last message of a chat as JSON."""
     raw = prompt.get("raw") if isinstance(prompt, Mapping) else prompt
@@ -262,22 +256,31 @@ def is_helm(item: Object) -> bool:
     return "request_states" in item and "adapter_spec" in item
 
 
-def read_helm(records: _Records, named: frozenset[str]) -> Iterator[Row]:
+def read_helm(
+    records: _Records, named: frozenset[str], source: LogSource
+) -> Iterator[Row]:
     """Yield the completions of HELM.
 
     Perturbations of one instance are wordings of one request, so its id is the cluster
-    where there are any.
+    where there are any. HELM has a state for each trial of an instance: their
+    completions, and several of one state, are runs of one text.
     """
     for _, item in records:
         states = item.get("request_states")
         listed = [one for one in states or () if isinstance(one, Mapping)]
-        perturbed = any(value_at(one, "instance.perturbation") for one in listed)
+        generated = [one for one in listed if value_at(one, "request.max_tokens") != 0]
+        if listed and not generated:
+            raise DataError(
+                f"{source.name}: these states score texts that were given, and have no"
+                " answers; pass those of a scenario that generates"
+            )
+        perturbed = any(value_at(one, "instance.perturbation") for one in generated)
         default = value_at(item, "adapter_spec.model")
-        for number, state in enumerate(listed):
+        runs: Counter[tuple[str, ...]] = Counter()
+        for number, state in enumerate(generated):
             columns = dict(flatten_columns(mapping_at(state, "instance"), named=named))
             if perturbed and "id" in columns:
                 columns["cluster"] = columns["id"]
-            trial = state.get("train_trial_index")
             text = value_at(state, "instance.input.text")
             sent = read_conversation(value_at(state, "request.messages"))[0]
             found: dict[str, Any] = {
@@ -292,8 +295,10 @@ def read_helm(records: _Records, named: frozenset[str]) -> Iterator[Row]:
                 found["finish_reason"] = "error" if failed or not result else None
                 if result.get("error"):
                     found["finish_reason"] = find_error_reason(result["error"])
-            for place, one in enumerate(several or [None]):
-                own = {"answer": join_texts(one), "repeat": place + (trial or 0)}
+            asked = tuple(map(str, (columns.get("id"), found["text"], found["model"])))
+            for one in several or [None]:
+                own = {"answer": join_texts(one), "repeat": runs[asked]}
+                runs[asked] += 1
                 own["reasoning"] = bool(value_at(one, "thinking.text"))
                 reason = value_at(one, "finish_reason.reason")
                 own["finish_reason"] = reason or found.get("finish_reason")

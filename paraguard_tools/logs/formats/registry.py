@@ -69,7 +69,7 @@ def _read_promptfoo(records: Records, context: ReadContext) -> Iterator[Row]:
 
 
 def _read_helm(records: Records, context: ReadContext) -> Iterator[Row]:
-    return harnesses.read_helm(records, context.named)
+    return harnesses.read_helm(records, context.named, context.source)
 
 
 def _read_langfuse(records: Records, context: ReadContext) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """Read spans about models: OpenTelemetry's `gen_ai.*`, and OpenInference (Phoenix)."""
 
+import ast
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -8,6 +9,7 @@ from paraguard_tools.logs.conversations import has_earlier_stop
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
+    find_error_reason,
     flatten_columns,
     join_texts,
     read_conversation,
@@ -24,6 +26,8 @@ _OLDER_MESSAGES = {
 """How the attributes of messages begin by an older convention, and who says them."""
 
 _PREFIX = "attributes."  # of the columns of Phoenix's data frames
+_METADATA = "metadata."  # of the attributes that Phoenix returns one by one
+_HIDDEN = "__REDACTED__"  # what OpenInference writes for texts that it was to hide
 
 
 def is_otlp(item: Object) -> bool:
@@ -40,7 +44,7 @@ def is_openinference(item: Object) -> bool:
 
 def is_span(item: Object) -> bool:
     """Return whether a record is a span with attributes."""
-    return isinstance(item.get("attributes"), Mapping)
+    return _find_attributes(item) is not None and not is_otlp(item)
 
 
 def read_spans(
@@ -50,12 +54,15 @@ def read_spans(
     count = itertools.count()  # an export of spans has many in a line
     for number, item in records:
         for about, span in _list_spans(number, item):
+            _check_messages(about, number)
             inside = _read_openinference(about, span)
-            found = inside if inside is not None else _read_gen_ai(about)
-            if found:
+            if inside is None:
+                inside = list(filter(None, [_read_gen_ai(about)]))
+            place = next(count) if inside else 0
+            for found in inside:
                 decoded = _decode_metadata(about)
                 columns = flatten_columns(decoded, span, named=named)
-                yield Row(next(count), columns, found)
+                yield Row(place, columns, found)
 
 
 def _list_spans(number: int, item: Object) -> Iterator[tuple[Object, Object]]:
@@ -85,6 +92,8 @@ def _find_attributes(item: Object) -> Object | None:
     about = item.get("attributes")
     if isinstance(about, Mapping):
         return about
+    if isinstance(about, list):  # Phoenix returns spans of OTLP without their export
+        return _plain_attributes(about) or None
     flat = {}
     for name, value in item.items():
         if name.startswith(_PREFIX):
@@ -111,9 +120,13 @@ def _plain_attributes(pairs: Any) -> Object | None:
 
 def _plain(value: Any) -> Any:
     """Return an attribute's value without its type."""
-    if not isinstance(value, Mapping) or len(value) != 1:
+    if not isinstance(value, Mapping):
         return value
-    kind, inside = next(iter(value.items()))
+    # Some writers name the other types too, with nothing in them
+    said = [(kind, inside) for kind, inside in value.items() if inside is not None]
+    if len(said) != 1:
+        return value
+    kind, inside = said[0]
     kind = str(kind).replace("_value", "Value")
     listed = inside.get("values") if isinstance(inside, Mapping) else inside
     if kind == "arrayValue":
@@ -124,10 +137,47 @@ def _plain(value: Any) -> Any:
 
 
 def _decode_metadata(about: Object) -> Object:
-    """Return attributes whose metadata is an object, if it is the JSON of one."""
+    """Return attributes whose metadata is an object.
+
+    It may be the text of one, or an attribute for each of its names.
+    """
     said = about.get("metadata")
-    found = decode(said) if isinstance(said, str) else said
+    if said is None:
+        said = {
+            name.removeprefix(_METADATA): value
+            for name, value in about.items()
+            if name.startswith(_METADATA)
+        }
+    found = _decode_cell(said) if isinstance(said, str) else said
     return {**about, "metadata": found} if isinstance(found, Mapping) else about
+
+
+def _decode_cell(text: str) -> Any:
+    """Return the lists and objects that a cell of a table shows; None for others.
+
+    They are JSON, or as Python shows them if a data frame was written as CSV. Nothing
+    is evaluated but literals.
+    """
+    found = decode(text)
+    if found is None and text[:1] in ("[", "{"):
+        try:
+            found = ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return None
+    return found
+
+
+def _check_messages(about: Object, number: int) -> None:
+    """Raise a DataError if a cell shows a list that cannot be read."""
+    for name in ("llm.input_messages", "llm.output_messages"):
+        cell = about.get(name)
+        if not isinstance(cell, str) or cell[:1] not in ("[", "{"):
+            continue
+        if _decode_cell(cell) is None:
+            raise DataError(
+                f"record {number + 1}: {name} is neither JSON nor a list as Python"
+                " shows it; write the data frame as Parquet or as JSON lines"
+            )
 
 
 def _nest(about: Object) -> dict[str, Any]:
@@ -154,7 +204,7 @@ def _list_nested(found: Any) -> list[Any]:
     if hasattr(found, "tolist"):
         found = found.tolist()
     if isinstance(found, str):
-        found = decode(found)
+        found = _decode_cell(found)
     if isinstance(found, Mapping):
         places = sorted((name for name in found if str(name).isdigit()), key=int)
         return [found[name] for name in places]
@@ -177,8 +227,8 @@ def _list_openinference(nested: Object, kind: str) -> list[dict[str, Any]]:
     return messages
 
 
-def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
-    """Return the fields of a span of OpenInference.
+def _read_openinference(about: Object, span: Object) -> list[dict[str, Any]] | None:
+    """Return the fields of each answer in a span of OpenInference.
 
     None if it is none, nothing if it is not about a model.
     """
@@ -187,27 +237,64 @@ def _read_openinference(about: Object, span: Object) -> dict[str, Any] | None:
     if kind is None and "llm" not in nested:
         return None
     if kind is not None and str(kind).upper() != "LLM":
-        return {}
+        return []
     asked = _list_openinference(nested, "input")
     answered = _list_openinference(nested, "output")
     text = read_conversation(asked)[0]
-    answer = join_texts(answered[-1].get("content")) if answered else None
     if text is None:
         text = _read_value(nested, "input")
-    if answer is None and not answered:
-        answer = _read_value(nested, "output")
-    fields: dict[str, Any] = {
-        "text": text,
-        "answer": answer,
+    answers = [join_texts(one.get("content")) for one in answered]
+    if not answers:
+        answers = [_read_value(nested, "output")]
+    elif len(answers) != _count_choices(nested):
+        answers = answers[-1:]  # the messages of one answer
+    fields = {
+        "text": _show(text),
         "model": value_at(nested, "llm.model_name"),
         "id": value_at(span, "context.span_id") or span.get("spanId"),
         "after_stop": has_earlier_stop(asked),
     }
-    status = value_at(span, "status.code") or value_at(span, "status_code")
-    status = status or span.get("status")
-    if not answer and str(status).rpartition("_")[2] in ("ERROR", "2"):
-        fields["finish_reason"] = "error"
-    return fields if text is not None or answer is not None else {}
+    found = []
+    for place, answer in enumerate(map(_show, answers)):
+        reason = value_at(nested, "llm.finish_reason") or None
+        if not answer and _has_failed(span):
+            reason = find_error_reason(_find_status_message(span))
+        one = {**fields, "answer": answer, "finish_reason": reason}
+        if len(answers) > 1:
+            one["repeat"] = place
+        if text is not None or answer is not None:
+            found.append(one)
+    return found
+
+
+def _show(text: str | None) -> str | None:
+    """Return a text; "" if it was hidden when the span was made."""
+    return "" if text == _HIDDEN else text
+
+
+def _count_choices(nested: Object) -> int:
+    """Return how many answers a span's request asked for."""
+    given = value_at(nested, "llm.invocation_parameters")
+    found = _decode_cell(given) if isinstance(given, str) else given
+    n = found.get("n") if isinstance(found, Mapping) else None
+    return n if isinstance(n, int) else 1
+
+
+def _has_failed(span: Object) -> bool:
+    for name in ("status.code", "status.status_code", "status_code", "status"):
+        status = value_at(span, name)
+        if str(status).rpartition("_")[2] in ("ERROR", "2"):
+            return True
+    return False
+
+
+def _find_status_message(span: Object) -> Any:
+    """Return what a span says of its error."""
+    for name in ("status.message", "status.description", "status_message"):
+        message = value_at(span, name)
+        if message:
+            return message
+    return None
 
 
 def _read_value(nested: Object, kind: str) -> str | None:

@@ -107,12 +107,13 @@ def read_parquet(source: LogSource) -> pd.DataFrame:
     named = [name for name in frame.index.names if name is not None]
     if named:
         inside = [name for name in named if name in frame]
-        if inside:
-            raise DataError(
-                f"{source.name}: {inside[0]!r} is both a column and the index; rename"
-                " one of them"
-            )
-        frame = frame.reset_index()
+        for name in inside:
+            if not frame.index.get_level_values(name).equals(pd.Index(frame[name])):
+                raise DataError(
+                    f"{source.name}: {name!r} is both a column and the index; rename"
+                    " one of them"
+                )
+        frame = frame.drop(columns=inside).reset_index()
     return frame.reset_index(drop=True).rename(columns=str)
 
 

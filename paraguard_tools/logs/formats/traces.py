@@ -7,6 +7,7 @@ from typing import Any
 from paraguard_tools.logs.formats.fields import (
     Object,
     Row,
+    find_error_reason,
     flatten_columns,
     join_texts,
     mapping_at,
@@ -14,7 +15,6 @@ from paraguard_tools.logs.formats.fields import (
     read_responses,
     value_at,
 )
-from paraguard_tools.logs.formats.harnesses import find_error_reason
 from paraguard_tools.logs.formats.sources import decode
 
 _Records = Iterable[tuple[int, Object]]
