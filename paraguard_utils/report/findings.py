@@ -51,13 +51,13 @@ PAPER_CLAIMS = {
     "safe75": ("Safe paraphrases are mostly confused (CR@0.75)", "cohort.safe", "04"),
     "safe60": ("The same at the guards' threshold (CR@0.60)", "cohort.safe", "04"),
     "safe_more75": (
-        "Safe paraphrases are more confused than high-risk ones (CR@0.75)",
+        "Safe paraphrases are more confused than others (CR@0.75)",
         "",
         "04",
     ),
     "safe_more60": ("The same at CR@0.60", "", "04"),
     "risky75": (
-        "High-risk refusals are the least confused (CR@0.75)",
+        "High-risk refusals are less confused than others (CR@0.75)",
         "cohort.risky",
         "04",
     ),
