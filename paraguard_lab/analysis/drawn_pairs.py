@@ -114,11 +114,12 @@ def all_refused_elsewhere(refused_shares: np.ndarray, tries: int) -> np.ndarray:
     >>> all_refused_elsewhere(np.array([1.0, 0.5, 0.5, 1.0]), tries=3)
     array([0.25, 0.5 , 0.5 , 0.25])
     """
+    n_others = len(refused_shares) - 1
+    chosen = np.array(list(combinations(range(n_others), tries)))
     shares = []
     for place in range(len(refused_shares)):
         others = np.delete(refused_shares, place)
-        chosen = [np.prod(subset) for subset in combinations(others, tries)]
-        shares.append(np.mean(chosen))
+        shares.append(others[chosen].prod(axis=1).mean())
     return np.array(shares)
 
 

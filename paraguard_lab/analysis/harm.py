@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis.rephrasing import count_benign_decisions
-from paraguard_lab.core.inference import estimate_parts
+from paraguard_lab.core.inference import estimate_parts, jackknife_t
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.schemas import Table
@@ -71,7 +71,9 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
     -------
     dict
         system; n_clusters, those with two decisions or more on both sides; with
-        intervals frr, twins (the share refused) and `HARM_PARTS`.
+        intervals frr, twins (the share refused) and `HARM_PARTS`. The interval of
+        `harm` is a percentile interval: where harm explains nothing, this part is of
+        second order, and the jackknife is too narrow.
     """
     sides = [count_benign_decisions(one) for one in (system, twins)]
     both = sides[0].merge(sides[1], on="cluster_id", suffixes=("", "_twin"))
@@ -86,6 +88,9 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
         return split_totals(np.column_stack(totals))
 
     parts = estimate_parts(clusters, shares, HARM_PARTS, columns)
+    left_out = split_totals(sums.sum(axis=0) - sums)
+    for name in HARM_PARTS[1:]:
+        parts[name] = jackknife_t(parts[name], left_out[name])
     rates = {
         "frr": clusters.estimate(lambda n, r: r / n, columns[0], columns[1]),
         "twins": clusters.estimate(lambda n, r: r / n, columns[2], columns[3]),
