@@ -14,6 +14,11 @@ from paraguard_utils.analysis.system import System
 from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
 from paraguard_utils.schemas import Table
 
+MIN_REFUSED_EACH = 50
+"""With fewer refusals, or fewer answers, to harmless prompts or to twins, the intervals
+of the parts are too narrow (`benchmarks/hangs_on.py`).
+"""
+
 HARM_PARTS = ("harm", "topic", "topic_by_harm", "rest")
 """Parts of the variance over harmless and harmful prompts, which sum to 1."""
 
@@ -71,7 +76,8 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
     -------
     dict
         system; n_clusters, those with two decisions or more on both sides; with
-        intervals frr, twins (the share refused) and `HARM_PARTS`. The interval of
+        intervals frr, twins (the share refused) and `HARM_PARTS`; too_few (refusals
+        or answers, `MIN_REFUSED_EACH`). The interval of
         `harm` is a percentile interval: where harm explains nothing, this part is of
         second order, and the jackknife is too narrow.
     """
@@ -95,8 +101,11 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
         "frr": clusters.estimate(lambda n, r: r / n, columns[0], columns[1]),
         "twins": clusters.estimate(lambda n, r: r / n, columns[2], columns[3]),
     }
+    n, refused, n_twins, refused_twins = sums.sum(axis=0)[:4]
+    rarest = min(refused, n - refused, refused_twins, n_twins - refused_twins)
     about = {"system": system.name, "n_clusters": len(both)}
-    return about | to_columns(rates | parts)
+    too_few = {"too_few": bool(rarest < MIN_REFUSED_EACH)}
+    return about | to_columns(rates | parts) | too_few
 
 
 def tabulate_harm(systems: Iterable[System], twins: Mapping[str, System]) -> Table:
