@@ -215,9 +215,9 @@ def chance_cell(task):
         z = draw_tendency(rng, CLUSTERS, WORDS)
         p = norm.cdf(steepness * (z + norm.ppf(rate) + SHIFT)).ravel()
         drawn = corpus.assign(size=ANSWERS, sum=rng.binomial(ANSWERS, p))
-        few = drawn_pairs.too_few_refused(drawn)
+        few = drawn_pairs.too_few_mostly_refused(drawn)
         for name, one in drawn_pairs.estimate_asked_again(drawn, clusters).items():
-            found[name].append((*one, few))
+            found[name].append((*one, few and name == "other3"))
         phrasings, same = drawn_pairs.share_draws(drawn)
         for kind, some in chosen.items():
             few = drawn_pairs.too_few_drawn(drawn, some)

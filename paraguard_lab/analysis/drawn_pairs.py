@@ -160,8 +160,9 @@ def estimate_asked_again(
     """
     drawn = drawn[drawn["size"] >= MIN_DRAWS]
     siblings = drawn.groupby("cluster_id")["size"].transform("size")
-    drawn = drawn[siblings >= MIN_DRAWS].sort_values("cluster_id", kind="stable")
-    siblings = siblings[drawn.index].to_numpy()
+    drawn = drawn.assign(siblings=siblings)[siblings >= MIN_DRAWS]
+    drawn = drawn.sort_values("cluster_id", kind="stable")
+    siblings = drawn["siblings"].to_numpy()
     share = (drawn["sum"] / drawn["size"]).to_numpy()
     others = np.zeros(len(drawn))
     for n_phrasings in np.unique(siblings):
@@ -190,15 +191,14 @@ def estimate_asked_again(
     }
 
 
-def too_few_refused(drawn: pd.DataFrame) -> bool:
-    """Return whether too few prompts, or requests, are refused to ask again.
+def too_few_mostly_refused(drawn: pd.DataFrame) -> bool:
+    """Return whether too few requests are mostly refused to judge `other3`.
 
     `drawn` is from `core.draws.join_draws`.
     """
-    n_prompts = (drawn["sum"] > 0).sum()
     draws = drawn.groupby("cluster_id")[["sum", "size"]].sum()
-    n_mostly_refused = (draws["sum"] > draws["size"] / 2).sum()
-    return bool(n_prompts < MIN_REFUSALS or n_mostly_refused < MIN_MOSTLY_REFUSED)
+    mostly_refused = draws["sum"] > draws["size"] / 2
+    return bool(mostly_refused.sum() < MIN_MOSTLY_REFUSED)
 
 
 def asked_again_row(
@@ -207,16 +207,18 @@ def asked_again_row(
     """Return a row of `estimate_asked_again`.
 
     Columns: system, decoding, n_refused (draws), the estimates with intervals, too_few
-    (refused prompts, or requests that are mostly refused).
+    (refused prompts), too_few_for_other3 (requests that are mostly refused, too).
     """
     drawn = join_draws(system.prompts, samples)
     estimates = estimate_asked_again(drawn, system.clusters)
+    too_few = bool((drawn["sum"] > 0).sum() < MIN_REFUSALS)
     return {
         "system": system.name,
         "decoding": decoding,
         "n_refused": int(drawn["sum"].sum()),
         **to_columns(estimates),
-        "too_few": too_few_refused(drawn),
+        "too_few": too_few,
+        "too_few_for_other3": too_few or too_few_mostly_refused(drawn),
     }
 
 
