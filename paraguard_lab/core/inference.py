@@ -88,7 +88,8 @@ def degrees_of_freedom(influence: np.ndarray) -> float:
     Returns
     -------
     float
-        At least 2; infinity if all clusters have the same share in the variance.
+        At least 2; infinity if all clusters have the same share in the variance, or
+        there is none.
 
     Examples
     --------
@@ -98,6 +99,8 @@ def degrees_of_freedom(influence: np.ndarray) -> float:
     8.0
     """
     squares = (influence - influence.mean()) ** 2
+    if not squares.any():
+        return np.inf
     shares = squares / squares.sum()
     excess = (shares**2).sum() - 1 / len(shares)
     return float(2 / excess) if excess > _ROUNDING else np.inf
@@ -135,9 +138,8 @@ def jackknife_t(estimate: Estimate, left_out: np.ndarray) -> Estimate:
     Estimate(3.000 [-0.328, 6.328])
     """
     n = len(left_out)
-    distances = left_out - left_out.mean()
-    error = np.sqrt((n - 1) / n * (distances**2).sum())
-    if not _ROUNDING < error < np.inf:
+    error = np.sqrt((n - 1) * left_out.var()) if np.isfinite(left_out).all() else 0.0
+    if error < _ROUNDING:
         return Estimate(estimate.value, np.nan, np.nan, estimate.draws)
     reach = student.ppf(0.975, degrees_of_freedom(left_out)) * error
     low, high = estimate.value - reach, estimate.value + reach
