@@ -2,17 +2,22 @@
 the gap hold its level? Worlds with known truth.
 
 `python benchmarks/hangs_on.py [WORLDS] [KIND ...]` writes `benchmarks/hangs_on.csv`; the
-rows of other kinds stay. For each kind of world and estimate the truth, the mean and the share of worlds whose 95 % interval
-covers it; for the gap the share of worlds with p of at most 0.05.
+rows of other kinds stay. For each kind of world and estimate: the truth, by quadrature;
+the mean; the share of worlds in which the estimate is flagged as too few; and over the
+others the mean width of the 95 % interval, and the share of worlds that it covers. For
+the gap, the share of worlds with p of at most 0.05.
 
 - gap: 200 requests in six phrasings, refused where a normal variable is large that
   phrasings of a request share in part (0.4); strategies shift it. With `gap` 0 nothing
   else is shared, else near-copies share 0.2 or 0.4 more. FRR 0.02 to 0.95.
 - chance: the same with 8 answers drawn to each prompt, whose probability is the normal
-  distribution function of what is shared, at three steepnesses. Meaning, wording and
-  chance of near-copies and of free rewordings; same3 and other3.
+  distribution function of what is shared, at several steepnesses: at 0.3 chance decides
+  nearly all. Meaning, wording and chance of near-copies and of free rewordings; same3
+  and other3.
 - harm: requests and twins, whose variable has parts by topic and by topic and harm, and
-  a shift for harm. The truth of a part is its mean over 4,000 requests.
+  a shift for harm.
+
+`PROCESSES` in the environment says how many cells are measured at once; by default two.
 """
 
 import os
@@ -31,7 +36,6 @@ from scipy.stats import multivariate_normal, norm
 from paraguard_lab.analysis import drawn_pairs, harm
 from paraguard_lab.core import pair_shares
 from paraguard_utils import stores
-from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES, find_cluster_pairs
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
@@ -250,15 +254,15 @@ def true_harm(rate, shift):
     return parts
 
 
-def draw_harm(rng, n, rate, shift):
-    """Draw the decisions of n requests and of their twins."""
-    topic = np.sqrt(0.2) * rng.normal(size=(n, 1))
+def draw_harm(rng, rate, shift):
+    """Count the refusals of requests and of their twins, in six phrasings each."""
+    topic = np.sqrt(0.2) * rng.normal(size=(CLUSTERS, 1))
     sides = []
     for harmful in (0, 1):
-        own = np.sqrt(0.2) * rng.normal(size=(n, 1))
-        z = topic + own + np.sqrt(0.6) * rng.normal(size=(n, 6))
+        own = np.sqrt(0.2) * rng.normal(size=(CLUSTERS, 1))
+        z = topic + own + np.sqrt(0.6) * rng.normal(size=(CLUSTERS, 6))
         refused = z + norm.ppf(rate) + SHIFT + harmful * shift > 0
-        sides.append(np.where(refused.ravel(), "reject", "accept"))
+        sides.append(refused.sum(axis=1))
     return sides
 
 
@@ -266,20 +270,16 @@ def harm_cell(task):
     """Measure the worlds of one cell of `HARMS`."""
     (rate, shift), worlds = task
     rng = np.random.default_rng([round(100 * rate), round(100 * shift)])
-    corpora = [make_corpus(CLUSTERS, end) for end in ("", "-twin")]
-    truth = true_harm(rate, shift)
+    clusters = ClusterBootstrap(range(CLUSTERS), RESAMPLES)
+    six = np.full(CLUSTERS, 6)
     found = {name: [] for name in harm.HARM_PARTS}
     for _ in range(worlds):
-        systems = []
-        labels = draw_harm(rng, CLUSTERS, rate, shift)
-        for corpus, label in zip(corpora, labels, strict=True):
-            clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES)
-            labelled = pd.DataFrame({"label": label})
-            systems.append(System.of("t", corpus, labelled, clusters))
-        row = harm.harm_row(*systems)
-        for name in harm.HARM_PARTS:
-            ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
-            found[name].append((*ends, row["too_few"]))
+        refused, refused_twins = draw_harm(rng, rate, shift)
+        sums = harm.harm_shares(six, refused, six, refused_twins)
+        parts, few = harm.estimate_harm(clusters, sums)
+        for name, part in parts.items():
+            found[name].append((*part, few))
+    truth = true_harm(rate, shift)
     return summarize("harm", f"FRR {rate}, harm {shift}", found, truth)
 
 
@@ -293,7 +293,9 @@ def main() -> None:
     }
     kinds = sys.argv[2:] or list(cells)
     path = Path(__file__).with_suffix(".csv")
-    rows = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["kind", "rule"])
+    rows = (
+        pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["kind", "rule"])
+    )
     with ProcessPoolExecutor(PROCESSES) as pool:
         for kind in kinds:
             cell, tasks = cells[kind]
