@@ -21,11 +21,10 @@ from paraguard_utils.core.estimates import (
     to_columns,
 )
 
+_ROUNDING = 1e-12
+
 POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors of the smallest change that four of five samples would show."""
-
-
-_ROUNDING = 1e-12
 
 
 def standard_error(estimate: Estimate) -> float:
@@ -88,22 +87,22 @@ def degrees_of_freedom(influence: np.ndarray) -> float:
     Returns
     -------
     float
-        At least 2; infinity if all clusters have the same share in the variance, or
-        there is none.
+        At most n_clusters - 1.
 
     Examples
     --------
-    Two of four clusters make up all of the variance.
+    Two of 100 clusters make up all of the variance.
 
-    >>> degrees_of_freedom(np.array([1.0, -1.0, 0.0, 0.0]))
-    8.0
+    >>> round(degrees_of_freedom(np.array([1.0, -1.0] + 98 * [0.0])), 2)
+    4.08
     """
     squares = (influence - influence.mean()) ** 2
+    most = len(squares) - 1
     if not squares.any():
-        return np.inf
+        return most
     shares = squares / squares.sum()
     excess = (shares**2).sum() - 1 / len(shares)
-    return float(2 / excess) if excess > _ROUNDING else np.inf
+    return float(min(2 / excess, most)) if excess > _ROUNDING else most
 
 
 def jackknife_t(estimate: Estimate, left_out: np.ndarray) -> Estimate:
@@ -131,11 +130,11 @@ def jackknife_t(estimate: Estimate, left_out: np.ndarray) -> Estimate:
 
     Examples
     --------
-    The mean of 1, 2 and 6 is 3, with the standard error 1.53 and 12 degrees of freedom.
+    The mean of 1, 2 and 6 is 3, with the standard error 1.53 and 2 degrees of freedom.
 
     >>> mean = Estimate(3.0, np.nan, np.nan, np.array([]))
     >>> jackknife_t(mean, np.array([4.0, 3.5, 1.5]))
-    Estimate(3.000 [-0.328, 6.328])
+    Estimate(3.000 [-3.572, 9.572])
     """
     n = len(left_out)
     error = np.sqrt((n - 1) * left_out.var()) if np.isfinite(left_out).all() else 0.0

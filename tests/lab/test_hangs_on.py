@@ -107,7 +107,7 @@ def jackknifed(value, left_out):
     squares = [(one - mean) ** 2 for one in left_out]
     error = ((n - 1) / n * sum(squares)) ** 0.5
     excess = sum((one / sum(squares)) ** 2 for one in squares) - 1 / n
-    reach = student.ppf(0.975, 2 / excess) * error
+    reach = student.ppf(0.975, min(2 / excess, n - 1)) * error
     return value, value - reach, value + reach
 
 
@@ -478,7 +478,7 @@ def test_few_clusters_with_the_variance_leave_fewer_trials():
     reduced = ratios.share_of_totals(clusters, (n, hits), reduce=True)
     # 28 of 32. The influences are five times 0.5, twice -0.5 and -1.5: their squares
     # are 7/16 and 9/16 of the variance 4
-    degrees = 2 / (7 / 256 + 81 / 256 - 1 / 8)
+    degrees = min(2 / (7 / 256 + 81 / 256 - 1 / 8), 7)
     trials = min(28 / 32 * 4 / 32 / found.draws.std() ** 2, 32)
     trials *= (student.ppf(0.975, 1e9) / student.ppf(0.975, degrees)) ** 2
     low, high = binomial_interval(28 / 32 * trials, trials)

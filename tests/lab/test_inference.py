@@ -69,13 +69,15 @@ def test_shares_of_clusters_by_hand():
 
 
 def test_degrees_of_freedom_by_hand():
-    # squares 1, 1, 4, 4 of distances from the mean 0: shares 0.1, 0.1, 0.4, 0.4, whose
-    # squares sum to 0.34, which is 0.09 above 1/4
-    influence = np.array([-1.0, 1, -2, 2])
-    assert degrees_of_freedom(influence) == pytest.approx(2 / 0.09)
-    assert degrees_of_freedom(3 * influence + 5) == pytest.approx(2 / 0.09)
-    # the shares of two that differ from the mean are equal, so nothing is uncertain
-    assert degrees_of_freedom(np.array([4.0, 6.0])) == np.inf
+    # Twenty clusters have the mean 0. Two have the squares 9, two 1, the others 0: the
+    # shares 0.45, 0.45, 0.05 and 0.05, whose squares sum to 0.41.
+    influence = np.array([3.0, -3, 1, -1, *np.zeros(16)])
+    assert degrees_of_freedom(influence) == pytest.approx(2 / (0.41 - 1 / 20))
+    assert degrees_of_freedom(3 * influence + 5) == pytest.approx(2 / (0.41 - 1 / 20))
+    # Nobody knows more than one less than there are clusters.
+    assert degrees_of_freedom(np.array([4.0, 6.0])) == 1
+    assert degrees_of_freedom(np.array([-1.0, 1, -2, 2])) == 3
+    assert degrees_of_freedom(np.zeros(5)) == 4
 
 
 def test_of_one_cluster_s_variance_two_degrees_are_left():
