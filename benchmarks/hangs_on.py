@@ -2,17 +2,22 @@
 the gap hold its level? Worlds with known truth.
 
 `python benchmarks/hangs_on.py [WORLDS] [KIND ...]` writes `benchmarks/hangs_on.csv`; the
-rows of other kinds stay. For each kind of world and estimate the truth, the mean and the share of worlds whose 95 % interval
-covers it; for the gap the share of worlds with p of at most 0.05.
+rows of other kinds stay. For each kind of world and estimate: the truth, by quadrature;
+the mean; the share of worlds in which the estimate is flagged as too few; and over the
+others the mean width of the 95 % interval, and the share of worlds that it covers. For
+the gap, the share of worlds with p of at most 0.05.
 
 - gap: 200 requests in six phrasings, refused where a normal variable is large that
   phrasings of a request share in part (0.4); strategies shift it. With `gap` 0 nothing
   else is shared, else near-copies share 0.2 or 0.4 more. FRR 0.02 to 0.95.
 - chance: the same with 8 answers drawn to each prompt, whose probability is the normal
-  distribution function of what is shared, at three steepnesses. Meaning, wording and
-  chance of near-copies and of free rewordings; same3 and other3.
+  distribution function of what is shared, at several steepnesses: at 0.3 chance decides
+  nearly all. Meaning, wording and chance of near-copies and of free rewordings; same3
+  and other3.
 - harm: requests and twins, whose variable has parts by topic and by topic and harm, and
-  a shift for harm. The truth of a part is its mean over 4,000 requests.
+  a shift for harm.
+
+`PROCESSES` in the environment says how many cells are measured at once; by default two.
 """
 
 import os
@@ -29,29 +34,37 @@ import pandas as pd
 from scipy.stats import multivariate_normal, norm
 
 from paraguard_lab.analysis import drawn_pairs, harm
-from paraguard_lab.core import draws, pair_shares
+from paraguard_lab.core import pair_shares
 from paraguard_utils import stores
-from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import NEAR_COPY_STRATEGIES, find_cluster_pairs
 from paraguard_utils.core import disagreement
 from paraguard_utils.core.estimates import ClusterBootstrap
 from paraguard_utils.core.wording import Phrasings
 from paraguard_utils.schemas import STRATEGIES
 
-CLUSTERS, RESAMPLES, ANSWERS, LARGE = 200, 1000, 8, 4000
+CLUSTERS, RESAMPLES, ANSWERS = 200, 1000, 8
 NAMES = np.array(["seed", *STRATEGIES])
 SHIFTS = {"softening": -0.3, "hardening": 0.4, "register": 0.2}
 SHIFT = np.array([SHIFTS.get(name, 0.0) for name in NAMES])
 NEAR = np.isin(NAMES, NEAR_COPY_STRATEGIES)
 MEANING, WORDS = 0.4, 0.2
+PROCESSES = int(os.environ.get("PROCESSES", "2"))
 
 GAPS = [
     (rate, gap)
     for rate in (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95)
     for gap in (0.0, 0.2, 0.4)
 ]
-CHANCES = [(rate, steepness) for rate in (0.1, 0.3, 0.6) for steepness in (1, 2, 4)]
-HARMS = [(rate, shift) for rate in (0.1, 0.5) for shift in (0.0, 0.5, 1.5)]
+CHANCES = [
+    (0.05, 0.3),
+    (0.05, 2),
+    *[(rate, steepness) for rate in (0.1, 0.3, 0.6) for steepness in (1, 2, 4)],
+]
+HARMS = [
+    (0.02, 0.0),
+    (0.05, 0.0),
+    *[(rate, shift) for rate in (0.1, 0.5) for shift in (0.0, 0.5, 1.5)],
+]
 
 
 def make_corpus(n, end=""):
@@ -67,15 +80,6 @@ def make_corpus(n, end=""):
     )
 
 
-def make_system(n, resamples):
-    """Return a system on n requests; its own decisions are not used."""
-    corpus = make_corpus(n)
-    labels = pd.DataFrame({"label": ["accept"] * len(corpus)})
-    return System.of(
-        "t", corpus, labels, ClusterBootstrap(corpus["cluster_id"], resamples)
-    )
-
-
 def draw_tendency(rng, n, gap):
     """Draw the normal variables of n requests, shape (n, 6)."""
     topic = np.sqrt(MEANING) * rng.normal(size=(n, 1))
@@ -85,20 +89,24 @@ def draw_tendency(rng, n, gap):
 
 
 def summarize(kind, rule, found, truth):
-    """Return a row for each estimate: found has (value, low, high) by its name."""
+    """Return a row for each estimate: found has (value, low, high, flagged) by name."""
     rows = []
     for name, values in found.items():
-        frame = pd.DataFrame(values, columns=["value", "low", "high"]).dropna()
+        columns = ["value", "low", "high", "flagged"]
+        frame = pd.DataFrame(values, columns=columns).dropna()
+        judged = frame[~frame["flagged"]]
         true = truth[name]
-        covered = (frame["low"] <= true) & (true <= frame["high"])
+        covered = (judged["low"] <= true) & (true <= judged["high"])
         rows.append(
             {
                 "kind": kind,
                 "rule": rule,
                 "estimate": name,
                 "worlds": len(frame),
+                "flagged": frame["flagged"].mean(),
                 "truth": true,
                 "mean": frame["value"].mean(),
+                "width": (judged["high"] - judged["low"]).mean(),
                 "covered": covered.mean(),
             }
         )
@@ -170,59 +178,91 @@ def true_parts(rate, steepness):
     return truth
 
 
-def estimate_chance(system, samples):
-    """Return the estimates of one world by name."""
-    found = {}
-    for row in drawn_pairs.split_chance(system, samples, "drawn"):
-        if row["pairs"] != "all":
-            for part in ("meaning", "wording", "chance"):
-                ends = (row[part], row[f"{part}_low"], row[f"{part}_high"])
-                found[f"{part}, {row['pairs']}"] = ends
-    drawn = draws.join_draws(system.prompts, samples)
-    again = drawn_pairs.estimate_asked_again(drawn, system.clusters)
-    return found | {name: tuple(one) for name, one in again.items()}
+def refuse_all(limits, correlations):
+    """Return the probability that all of some normal variables lie below limits."""
+    return multivariate_normal.cdf(
+        limits, np.zeros(len(limits)), correlations, abseps=1e-6, releps=1e-6
+    )
+
+
+def true_again(rate, steepness):
+    """Return same3 and other3, by quadrature over four answers at a time."""
+    slope = steepness**2 / (1 + steepness**2)
+    limits = np.sqrt(slope) * (norm.ppf(rate) + SHIFT)
+    refused = norm.cdf(limits).sum()
+    correlations = slope * (MEANING + WORDS * np.outer(NEAR, NEAR))
+    np.fill_diagonal(correlations, 1)
+    same = np.full((4, 4), slope)
+    np.fill_diagonal(same, 1)
+    same_refused = sum(refuse_all([limit] * 4, same) for limit in limits)
+    other_refused = 0
+    for four in itertools.combinations(range(6), 4):
+        # Each of the four is the first; it has 10 sets of three others
+        all_four = refuse_all(limits[list(four)], correlations[np.ix_(four, four)])
+        other_refused += 4 * all_four / 10
+    truth = {"same3": 1 - same_refused / refused, "other3": 1 - other_refused / refused}
+    truth["other3_minus_same3"] = truth["other3"] - truth["same3"]
+    return truth
 
 
 def chance_cell(task):
     """Measure the worlds of one cell of `CHANCES`."""
     (rate, steepness), worlds = task
-    rng = np.random.default_rng([round(100 * rate), steepness])
-
-    def draw(z, corpus):
-        p = norm.cdf(steepness * (z + norm.ppf(rate) + SHIFT)).ravel()
-        refused = rng.random((ANSWERS, len(p))) < p
-        label = np.where(refused.ravel(), "reject", "accept")
-        return pd.DataFrame(
-            {"prompt_id": np.tile(corpus["prompt_id"], ANSWERS), "label": label}
-        )
-
-    truth = true_parts(rate, steepness)
-    large = make_system(LARGE, 2)
-    tries = []
-    for _ in range(5):
-        samples = draw(draw_tendency(rng, LARGE, WORDS), large.prompts)
-        drawn = draws.join_draws(large.prompts, samples)
-        tries.append(drawn_pairs.estimate_asked_again(drawn, large.clusters))
-    for name in tries[0]:
-        truth[name] = np.mean([one[name].value for one in tries])
-    system = make_system(CLUSTERS, RESAMPLES)
+    rng = np.random.default_rng([round(100 * rate), round(100 * steepness)])
+    truth = true_parts(rate, steepness) | true_again(rate, steepness)
+    corpus = make_corpus(CLUSTERS)
+    clusters = ClusterBootstrap(corpus["cluster_id"], RESAMPLES)
+    pairs = find_cluster_pairs(corpus)
+    chosen = {"near": pairs.select(pairs.near), "free": pairs.select(pairs.free)}
     found = {name: [] for name in truth}
     for _ in range(worlds):
-        samples = draw(draw_tendency(rng, CLUSTERS, WORDS), system.prompts)
-        for name, one in estimate_chance(system, samples).items():
-            found[name].append(one)
+        z = draw_tendency(rng, CLUSTERS, WORDS)
+        p = norm.cdf(steepness * (z + norm.ppf(rate) + SHIFT)).ravel()
+        drawn = corpus.assign(size=ANSWERS, sum=rng.binomial(ANSWERS, p))
+        few = drawn_pairs.too_few_mostly_refused(drawn)
+        for name, one in drawn_pairs.estimate_asked_again(drawn, clusters).items():
+            found[name].append((*one, few and name == "other3"))
+        phrasings, same = drawn_pairs.share_draws(drawn)
+        for kind, some in chosen.items():
+            few = drawn_pairs.too_few_drawn(drawn, some)
+            parts = pair_shares.PairShares(clusters, phrasings, some, same).estimate()
+            for name in ("meaning", "wording", "chance"):
+                found[f"{name}, {kind}"].append((*parts[name], few))
     return summarize("chance", f"FRR {rate}, steepness {steepness}", found, truth)
 
 
-def draw_harm(rng, n, rate, shift):
-    """Draw the decisions of n requests and of their twins."""
-    topic = np.sqrt(0.2) * rng.normal(size=(n, 1))
+def true_harm(rate, shift):
+    """Return the parts of `harm.HARM_PARTS`, by quadrature."""
+    sides = [norm.ppf(rate) + SHIFT, norm.ppf(rate) + SHIFT + shift]
+    means = [norm.cdf(limits).mean() for limits in sides]
+    of_topic_and_harm = np.array([[1, 0.4], [0.4, 1]])
+    of_topic = np.array([[1, 0.2], [0.2, 1]])
+    same_side = []
+    for limits in sides:
+        for two in itertools.combinations(limits, 2):
+            same_side.append(refuse_all(two, of_topic_and_harm))
+    other_side = [refuse_all(two, of_topic) for two in itertools.product(*sides)]
+    c11, c10 = np.mean(same_side), np.mean(other_side)
+    c01, c00 = np.mean(np.square(means)), means[0] * means[1]
+    variance = np.mean(means) - (c01 + c00) / 2
+    parts = {
+        "harm": (c01 - c00) / 2 / variance,
+        "topic": (c10 - c00) / variance,
+        "topic_by_harm": (c11 - c10 - c01 + c00) / variance,
+    }
+    parts["rest"] = 1 - sum(parts.values())
+    return parts
+
+
+def draw_harm(rng, rate, shift):
+    """Count the refusals of requests and of their twins, in six phrasings each."""
+    topic = np.sqrt(0.2) * rng.normal(size=(CLUSTERS, 1))
     sides = []
     for harmful in (0, 1):
-        own = np.sqrt(0.2) * rng.normal(size=(n, 1))
-        z = topic + own + np.sqrt(0.6) * rng.normal(size=(n, 6))
+        own = np.sqrt(0.2) * rng.normal(size=(CLUSTERS, 1))
+        z = topic + own + np.sqrt(0.6) * rng.normal(size=(CLUSTERS, 6))
         refused = z + norm.ppf(rate) + SHIFT + harmful * shift > 0
-        sides.append(np.where(refused.ravel(), "reject", "accept"))
+        sides.append(refused.sum(axis=1))
     return sides
 
 
@@ -230,32 +270,21 @@ def harm_cell(task):
     """Measure the worlds of one cell of `HARMS`."""
     (rate, shift), worlds = task
     rng = np.random.default_rng([round(100 * rate), round(100 * shift)])
-
-    def measure(n, resamples):
-        systems = []
-        labels = draw_harm(rng, n, rate, shift)
-        for end, label in zip(("", "-twin"), labels, strict=True):
-            corpus = make_corpus(n, end)
-            clusters = ClusterBootstrap(corpus["cluster_id"], resamples)
-            labelled = pd.DataFrame({"label": label})
-            systems.append(System.of("t", corpus, labelled, clusters))
-        row = harm.harm_row(*systems)
-        return {
-            name: (row[name], row[f"{name}_low"], row[f"{name}_high"])
-            for name in harm.HARM_PARTS
-        }
-
-    means = [measure(LARGE, 2) for _ in range(5)]
-    truth = {name: np.mean([one[name][0] for one in means]) for name in means[0]}
-    found = {name: [] for name in truth}
+    clusters = ClusterBootstrap(range(CLUSTERS), RESAMPLES)
+    six = np.full(CLUSTERS, 6)
+    found = {name: [] for name in harm.HARM_PARTS}
     for _ in range(worlds):
-        for name, one in measure(CLUSTERS, RESAMPLES).items():
-            found[name].append(one)
+        refused, refused_twins = draw_harm(rng, rate, shift)
+        sums = harm.harm_shares(six, refused, six, refused_twins)
+        parts, few = harm.estimate_harm(clusters, sums)
+        for name, part in parts.items():
+            found[name].append((*part, few))
+    truth = true_harm(rate, shift)
     return summarize("harm", f"FRR {rate}, harm {shift}", found, truth)
 
 
 def main() -> None:
-    """Measure all cells in two processes."""
+    """Measure all cells, each of which replaces its rows in the table."""
     worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     cells = {
         "gap": (gap_cell, GAPS),
@@ -264,17 +293,18 @@ def main() -> None:
     }
     kinds = sys.argv[2:] or list(cells)
     path = Path(__file__).with_suffix(".csv")
-    rows = []
-    if path.exists():
-        known = pd.read_csv(path)
-        rows = known[~known["kind"].isin(kinds)].to_dict("records")
-    with ProcessPoolExecutor(2) as pool:
+    rows = (
+        pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["kind", "rule"])
+    )
+    with ProcessPoolExecutor(PROCESSES) as pool:
         for kind in kinds:
             cell, tasks = cells[kind]
             for found in pool.map(cell, [(task, worlds) for task in tasks]):
-                rows += found
-                print(pd.DataFrame(found).round(3).to_string(), flush=True)
-    stores.write_file(path, pd.DataFrame(rows), "tables", {"worlds": worlds})
+                measured = pd.DataFrame(found)
+                again = (rows["kind"] == kind) & rows["rule"].isin(measured["rule"])
+                rows = pd.concat([rows[~again], measured], ignore_index=True)
+                stores.write_file(path, rows, "tables", {"worlds": worlds})
+                print(measured.round(3).to_string(), flush=True)
 
 
 if __name__ == "__main__":

@@ -262,6 +262,11 @@ FAULTS = [
     Fault("pair_shares.PairShares", "(same[first] + same[second]) / 2", "same[first]"),
     Fault("pair_shares.dealt_ratios", "every - own", "every"),
     Fault("pair_shares.gap_p", "(1 + n_beyond) / (1 + draws)", "n_beyond / draws"),
+    Fault("inference.degrees_of_freedom", " - 1 / len(shares)", ""),
+    Fault("inference.jackknife_t", "(n - 1) * left_out.var()", "left_out.var()"),
+    Fault(
+        "harm.estimate_harm", "jackknife_t(parts[name], left_out[name])", "parts[name]"
+    ),
     Fault("harm.split_totals", "(c01 - c00) / 2", "(c01 - c00)"),
     Fault("harm.split_totals", "c11 - c10 - c01 + c00", "c11 - c10"),
     Fault("drawn_pairs.estimate_asked_again", 'drawn["size"] - 1', 'drawn["size"]'),

@@ -9,10 +9,15 @@ import numpy as np
 import pandas as pd
 
 from paraguard_lab.analysis.rephrasing import count_benign_decisions
-from paraguard_lab.core.inference import estimate_parts
+from paraguard_lab.core.inference import estimate_parts, jackknife_t
 from paraguard_utils.analysis.system import System
-from paraguard_utils.core.estimates import ClusterBootstrap, to_columns
+from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 from paraguard_utils.schemas import Table
+
+MIN_REFUSED_EACH = 50
+"""With fewer refusals, or fewer answers, to harmless prompts or to twins, the intervals
+of the parts are too narrow (`benchmarks/hangs_on.py`).
+"""
 
 HARM_PARTS = ("harm", "topic", "topic_by_harm", "rest")
 """Parts of the variance over harmless and harmful prompts, which sum to 1."""
@@ -64,6 +69,33 @@ def split_totals(totals: np.ndarray) -> dict[str, np.ndarray]:
     return parts
 
 
+def estimate_harm(
+    clusters: ClusterBootstrap, sums: np.ndarray
+) -> tuple[dict[str, Estimate], bool]:
+    """Estimate `HARM_PARTS` from `harm_shares` of the clusters.
+
+    The interval of `harm` is a percentile interval: where harm explains nothing, this
+    part is of second order, and the jackknife is too narrow.
+
+    Returns
+    -------
+    estimates : dict of Estimate
+    too_few : bool
+        There are too few refusals or answers on a side (`MIN_REFUSED_EACH`).
+    """
+
+    def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
+        return split_totals(np.column_stack(totals))
+
+    parts = estimate_parts(clusters, shares, HARM_PARTS, sums.T)
+    left_out = split_totals(sums.sum(axis=0) - sums)
+    for name in HARM_PARTS[1:]:
+        parts[name] = jackknife_t(parts[name], left_out[name])
+    n, refused, n_twins, refused_twins = sums.sum(axis=0)[:4]
+    rarest = min(refused, n - refused, refused_twins, n_twins - refused_twins)
+    return parts, bool(rarest < MIN_REFUSED_EACH)
+
+
 def harm_row(system: System, twins: System) -> dict[str, object]:
     """Split the variance of one system's decisions on harmless prompts and twins.
 
@@ -71,7 +103,8 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
     -------
     dict
         system; n_clusters, those with two decisions or more on both sides; with
-        intervals frr, twins (the share refused) and `HARM_PARTS`.
+        intervals frr, twins (the share refused) and `HARM_PARTS`; too_few
+        (`estimate_harm`).
     """
     sides = [count_benign_decisions(one) for one in (system, twins)]
     both = sides[0].merge(sides[1], on="cluster_id", suffixes=("", "_twin"))
@@ -80,18 +113,14 @@ def harm_row(system: System, twins: System) -> dict[str, object]:
     )
     names = ["n", "rejected", "n_twin", "rejected_twin"]
     sums = harm_shares(*both[names].to_numpy(float).T)
-    columns = clusters.sums(both["cluster_id"], *sums.T)
-
-    def shares(*totals: np.ndarray) -> dict[str, np.ndarray]:
-        return split_totals(np.column_stack(totals))
-
-    parts = estimate_parts(clusters, shares, HARM_PARTS, columns)
+    sums = np.column_stack(clusters.sums(both["cluster_id"], *sums.T))
+    parts, too_few = estimate_harm(clusters, sums)
     rates = {
-        "frr": clusters.estimate(lambda n, r: r / n, columns[0], columns[1]),
-        "twins": clusters.estimate(lambda n, r: r / n, columns[2], columns[3]),
+        "frr": clusters.estimate(lambda n, r: r / n, sums[:, 0], sums[:, 1]),
+        "twins": clusters.estimate(lambda n, r: r / n, sums[:, 2], sums[:, 3]),
     }
     about = {"system": system.name, "n_clusters": len(both)}
-    return about | to_columns(rates | parts)
+    return about | to_columns(rates | parts) | {"too_few": too_few}
 
 
 def tabulate_harm(systems: Iterable[System], twins: Mapping[str, System]) -> Table:

@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
@@ -19,6 +20,8 @@ from paraguard_utils.core.estimates import (
     studentize,
     to_columns,
 )
+
+_ROUNDING = 1e-12
 
 POWER_ERRORS = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
 """Standard errors of the smallest change that four of five samples would show."""
@@ -67,6 +70,79 @@ def estimate_parts(
         name: clusters.estimate(lambda *totals, of=name: shares(*totals)[of], *sums)
         for name in names
     }
+
+
+def degrees_of_freedom(influence: np.ndarray) -> float:
+    """Return how many degrees of freedom the variance of an estimate has.
+
+    The variance is the sum of squares of the clusters' influences. The fewer clusters
+    make up most of it, the less certain it is: Satterthwaite's formula has as many
+    degrees as a chi-square variable with the same mean and variance.
+
+    Parameters
+    ----------
+    influence : numpy.ndarray, shape (n_clusters,)
+        Their scale and mean do not matter.
+
+    Returns
+    -------
+    float
+        At most n_clusters - 1.
+
+    Examples
+    --------
+    Two of 100 clusters make up all of the variance.
+
+    >>> round(degrees_of_freedom(np.array([1.0, -1.0] + 98 * [0.0])), 2)
+    4.08
+    """
+    squares = (influence - influence.mean()) ** 2
+    most = len(squares) - 1
+    if not squares.any():
+        return most
+    shares = squares / squares.sum()
+    excess = (shares**2).sum() - 1 / len(shares)
+    return float(min(2 / excess, most)) if excess > _ROUNDING else most
+
+
+def jackknife_t(estimate: Estimate, left_out: np.ndarray) -> Estimate:
+    """Replace an estimate's interval by that of the jackknife.
+
+    The ends are t quantiles with `degrees_of_freedom`. Percentiles of resamples are too
+    narrow if few clusters make up most of the variance (`benchmarks/hangs_on.py`).
+
+    Parameters
+    ----------
+    estimate : Estimate
+    left_out : numpy.ndarray, shape (n_clusters,)
+        The value without each of the clusters.
+
+    Returns
+    -------
+    Estimate
+        Without an interval if leaving out one of the clusters makes the value
+        undefined, or changes nothing.
+
+    Notes
+    -----
+    Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 11; Bell and
+    McCaffrey, Survey Methodology 28 (2002), for the degrees of freedom.
+
+    Examples
+    --------
+    The mean of 1, 2 and 6 is 3, with the standard error 1.53 and 2 degrees of freedom.
+
+    >>> mean = Estimate(3.0, np.nan, np.nan, np.array([]))
+    >>> jackknife_t(mean, np.array([4.0, 3.5, 1.5]))
+    Estimate(3.000 [-3.572, 9.572])
+    """
+    n = len(left_out)
+    error = np.sqrt((n - 1) * left_out.var()) if np.isfinite(left_out).all() else 0.0
+    if error < _ROUNDING:
+        return Estimate(estimate.value, np.nan, np.nan, estimate.draws)
+    reach = student.ppf(0.975, degrees_of_freedom(left_out)) * error
+    low, high = estimate.value - reach, estimate.value + reach
+    return Estimate(estimate.value, low, high, estimate.draws)
 
 
 def estimate_kappa(

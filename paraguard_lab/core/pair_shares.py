@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import rankdata
 
+from paraguard_lab.core.inference import jackknife_t
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
 from paraguard_utils.core.wording import PairRows, Phrasings
 
@@ -71,7 +72,10 @@ class PairShares:
 
         They are pair (DR of these pairs), chance, wording and meaning.
         """
-        sums = [counts @ column for column in self.columns]
+        return self._split([counts @ column for column in self.columns])
+
+    def _split(self, sums: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the parts for totals of `columns`, shapes (draws,) and (draws, k)."""
         differ, chance, n_pairs, n, r, own_pairs, own_opposite = sums
         unrelated = _multiply_styles(n, n) - own_pairs
         opposite = _opposite(n, r) - own_opposite
@@ -88,13 +92,15 @@ class PairShares:
         }
 
     def estimate(self) -> dict[str, Estimate]:
-        """Estimate the parts of `shares`, with percentile intervals."""
+        """Estimate the parts of `shares`, with jackknife intervals."""
         values = self.shares(np.ones((1, len(self.clusters.codes))))
+        left_out = self._split([column.sum(axis=0) - column for column in self.columns])
         parts = [self.shares(counts) for counts in self.clusters.split_counts()]
         estimates = {}
         for name, value in values.items():
             draws = np.concatenate([part[name] for part in parts])
-            estimates[name] = Estimate.percentile(float(value[0]), draws)
+            estimate = Estimate.percentile(float(value[0]), draws)
+            estimates[name] = jackknife_t(estimate, left_out[name])
         return estimates
 
 

@@ -4,8 +4,13 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import t as student
 
-from paraguard_lab.core.inference import estimate_difference, standard_error
+from paraguard_lab.core.inference import (
+    degrees_of_freedom,
+    estimate_difference,
+    standard_error,
+)
 from paraguard_utils.core.estimates import (
     N_RESAMPLES,
     SEED,
@@ -60,7 +65,9 @@ def _interval_at_end(value: float, sums: RatioSums) -> tuple[float, float]:
     return binomial_interval(n_clusters * round(value), n_clusters)
 
 
-def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
+def share_of_totals(
+    clusters: ClusterBootstrap, sums: RatioSums, reduce: bool = False
+) -> Estimate:
     """Estimate a ratio of totals that may lie near 0 or 1.
 
     The interval is Clopper and Pearson's for as many independent trials as would have
@@ -73,6 +80,9 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     clusters : ClusterBootstrap
     sums : (numpy.ndarray, numpy.ndarray), each of shape (n_clusters,)
         How much counts in each cluster, and how much of it hits.
+    reduce : bool
+        Whether the trials are fewer, the fewer clusters make up most of the variance
+        (`inference.degrees_of_freedom`).
 
     Returns
     -------
@@ -102,6 +112,9 @@ def share_of_totals(clusters: ClusterBootstrap, sums: RatioSums) -> Estimate:
     if not error:
         return Estimate(value, np.nan, np.nan, estimate.draws)
     n_trials = min(value * (1 - value) / error**2, sums[0].sum())
+    if reduce:
+        degrees = degrees_of_freedom(sums[1] - value * sums[0])
+        n_trials *= (student.ppf(0.975, np.inf) / student.ppf(0.975, degrees)) ** 2
     low, high = binomial_interval(value * n_trials, n_trials)
     return Estimate(value, low, high, estimate.draws)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 from paraguard_lab.analysis import (
     between_systems,
@@ -21,7 +22,11 @@ from paraguard_lab.analysis import (
 from paraguard_lab.core import draws, pair_shares, ratios
 from paraguard_utils.analysis.system import System
 from paraguard_utils.analysis.wording import find_cluster_pairs
-from paraguard_utils.core.estimates import ClusterBootstrap, Estimate
+from paraguard_utils.core.estimates import (
+    ClusterBootstrap,
+    Estimate,
+    binomial_interval,
+)
 from paraguard_utils.core.wording import (
     Phrasings,
     estimate_pair_disagreement,
@@ -93,6 +98,34 @@ def test_shares_of_pairs_by_loops(phrasings):
     assert found["chance"].value == pytest.approx(chance)
     assert found["wording"].value == pytest.approx(pair - chance)
     assert found["meaning"].value == pytest.approx(1 - pair)
+
+
+def jackknifed(value, left_out):
+    """The interval of values without each cluster, by sums."""
+    n = len(left_out)
+    mean = sum(left_out) / n
+    squares = [(one - mean) ** 2 for one in left_out]
+    error = ((n - 1) / n * sum(squares)) ** 0.5
+    excess = sum((one / sum(squares)) ** 2 for one in squares) - 1 / n
+    reach = student.ppf(0.975, min(2 / excess, n - 1)) * error
+    return value, value - reach, value + reach
+
+
+def test_pairs_have_the_interval_of_leaving_out_each_cluster(phrasings):
+    same = 8 / 7 * 2 * phrasings.refused * (1 - phrasings.refused)
+
+    def estimate(chosen):
+        part = Phrasings(*(column[chosen] for column in phrasings))
+        clusters = ClusterBootstrap(part.cluster, 20)
+        pairs = list_cluster_pairs(part.cluster)
+        return pair_shares.PairShares(clusters, part, pairs, same[chosen]).estimate()
+
+    found = estimate(np.ones(len(same), bool))
+    names = np.unique(phrasings.cluster)
+    without = [estimate(phrasings.cluster != name) for name in names]
+    for name in ("pair", "chance", "wording", "meaning"):
+        left_out = [one[name].value for one in without]
+        assert found[name] == pytest.approx(jackknifed(found[name].value, left_out))
 
 
 def test_of_decisions_the_pairs_share_is_dr(phrasings):
@@ -204,6 +237,34 @@ def test_asked_again_by_hand():
     assert found["other3_minus_same3"].value == pytest.approx(wanted)
 
 
+def test_other_words_need_requests_that_are_mostly_refused():
+    corpus = make_corpus(20)
+    counts = np.full((20, 6), 4)  # half of the draws
+    counts[:6, 0] = 5
+    system = make_system(counts.ravel() / 8, corpus)
+    row = drawn_pairs.asked_again_row(system, make_samples(corpus, counts.ravel()), "")
+    assert row["too_few_for_other3"] and not row["too_few"]
+    counts[6, 0] = 5
+    row = drawn_pairs.asked_again_row(system, make_samples(corpus, counts.ravel()), "")
+    assert not row["too_few_for_other3"]
+
+
+def test_requests_with_four_and_with_six_phrasings_are_asked_alike():
+    counts = {"a": [8, 4, 4, 0, 2, 6], "b": [8, 4, 4, 2], "c": [8, 8, 8]}
+    rows = [(name, one) for name, own in counts.items() for one in own]
+    drawn = pd.DataFrame(rows, columns=["cluster_id", "sum"]).assign(size=8)
+    drawn = drawn.sample(frac=1, random_state=1)  # the order of rows does not count
+    found = drawn_pairs.estimate_asked_again(drawn, ClusterBootstrap(list("abc"), 5))
+    hits = n = 0
+    for name in "ab":  # the third has too few phrasings
+        for place, refused in enumerate(counts[name]):
+            others = np.delete(counts[name], place) / 8
+            refusing = [np.prod(three) for three in combinations(others, 3)]
+            hits += refused * (1 - np.mean(refusing))
+            n += refused
+    assert found["other3"].value == pytest.approx(hits / n)
+
+
 def test_draws_that_are_all_alike_leave_no_chance():
     corpus = make_corpus(20)
     refused = np.repeat([8, 0], 60)
@@ -232,6 +293,31 @@ def test_what_decides_alone_explains_all():
     assert row["topic"] > 0.99 and abs(row["harm"]) < 0.06
     row = parts_of(topic, 1 - topic)
     assert row["topic_by_harm"] > 0.9
+
+
+def test_parts_of_harm_have_the_interval_of_leaving_out_each_topic():
+    rng = np.random.default_rng(8)
+    sides = [(rng.random(60) < p).astype(float) for p in (0.3, 0.6)]
+    row = parts_of(*sides)
+    without = []
+    for place in range(10):
+        kept = np.repeat(np.arange(10), 6) != place
+        without.append(parts_of(*(side[kept] for side in sides)))
+    for name in ("topic", "topic_by_harm", "rest"):
+        left_out = [one[name] for one in without]
+        ends = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+        assert ends == pytest.approx(jackknifed(row[name], left_out))
+
+
+def test_harm_needs_refusals_and_answers_on_both_sides():
+    rare = np.zeros(120)
+    rare[:49] = 1
+    often = np.ones(120)
+    often[:50] = 0
+    assert parts_of(rare, often)["too_few"]
+    assert parts_of(often, 1 - rare)["too_few"]
+    rare[49] = 1
+    assert not parts_of(rare, often)["too_few"]
 
 
 def test_parts_of_harm_by_loops():
@@ -382,6 +468,22 @@ def test_a_share_near_one_keeps_its_interval_above_a_half():
     found = ratios.share_of_totals(clusters, (n, hits))
     assert found.value == pytest.approx(29 / 30)
     assert 0.75 < found.low < 0.9 and 0.99 < found.high < 1
+
+
+def test_few_clusters_with_the_variance_leave_fewer_trials():
+    clusters = ClusterBootstrap(np.arange(8), 500)
+    n = np.array([4.0, 4, 4, 4, 4, 4, 4, 4])
+    hits = np.array([4.0, 4, 4, 4, 4, 3, 2, 3])
+    found = ratios.share_of_totals(clusters, (n, hits))
+    reduced = ratios.share_of_totals(clusters, (n, hits), reduce=True)
+    # 28 of 32. The influences are five times 0.5, twice -0.5 and -1.5: their squares
+    # are 7/16 and 9/16 of the variance 4
+    degrees = min(2 / (7 / 256 + 81 / 256 - 1 / 8), 7)
+    trials = min(28 / 32 * 4 / 32 / found.draws.std() ** 2, 32)
+    trials *= (student.ppf(0.975, 1e9) / student.ppf(0.975, degrees)) ** 2
+    low, high = binomial_interval(28 / 32 * trials, trials)
+    assert reduced == pytest.approx((28 / 32, low, high), rel=1e-6)
+    assert reduced.low < found.low and reduced.high > found.high
 
 
 def test_shares_are_subtracted_as_newcombe_does():

@@ -6,17 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from influences import NAMES, by_numbers
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_1samp
+from scipy.stats import t as student
 from statsmodels.stats.multitest import multipletests
 
 from paraguard_lab.core.inference import (
     adjust_holm,
+    degrees_of_freedom,
     exact_share,
+    jackknife_t,
     share_of_clusters,
     wilson_interval,
 )
 from paraguard_lab.core.ratios import ratio_difference
-from paraguard_utils.core.estimates import ClusterBootstrap, binomial_interval
+from paraguard_utils.core.estimates import (
+    ClusterBootstrap,
+    Estimate,
+    binomial_interval,
+)
 
 
 def test_the_share_of_prompts_on_their_own_is_exact():
@@ -59,6 +66,47 @@ def test_shares_of_clusters_by_hand():
         "five are drawn, of which e has no value"
     )
     assert np.isnan(share_of_clusters(clusters, [], [])).all()
+
+
+def test_degrees_of_freedom_by_hand():
+    # Twenty clusters have the mean 0. Two have the squares 9, two 1, the others 0: the
+    # shares 0.45, 0.45, 0.05 and 0.05, whose squares sum to 0.41.
+    influence = np.array([3.0, -3, 1, -1, *np.zeros(16)])
+    assert degrees_of_freedom(influence) == pytest.approx(2 / (0.41 - 1 / 20))
+    assert degrees_of_freedom(3 * influence + 5) == pytest.approx(2 / (0.41 - 1 / 20))
+    # Nobody knows more than one less than there are clusters.
+    assert degrees_of_freedom(np.array([4.0, 6.0])) == 1
+    assert degrees_of_freedom(np.array([-1.0, 1, -2, 2])) == 3
+    assert degrees_of_freedom(np.zeros(5)) == 4
+
+
+def test_of_one_cluster_s_variance_two_degrees_are_left():
+    influence = np.zeros(1000)
+    influence[3] = 1
+    assert degrees_of_freedom(influence) == pytest.approx(2, abs=0.01)
+
+
+def test_the_jackknife_of_a_mean_has_its_standard_error():
+    values = np.array([1.0, 2, 2, 3, 4, 4, 5, 11])
+    left_out = (values.sum() - values) / 7
+    mean = Estimate(values.mean(), 0, 0, np.array([]))
+    found = jackknife_t(mean, left_out)
+    # the t-test's interval has n - 1 degrees of freedom
+    usual = ttest_1samp(values, 0).confidence_interval(0.95)
+    degrees = degrees_of_freedom(values)
+    wanted = (usual.high - mean.value) * student.ppf(0.975, degrees)
+    wanted /= student.ppf(0.975, 7)
+    assert degrees < 7
+    assert found == pytest.approx(
+        (mean.value, mean.value - wanted, mean.value + wanted)
+    )
+
+
+@pytest.mark.parametrize("left_out", [[0.4, np.nan, 0.5], [0.4, 0.4, 0.4], [np.inf, 1]])
+def test_what_no_jackknife_shows_has_no_interval(left_out):
+    found = jackknife_t(Estimate(0.4, 0.3, 0.5, np.array([])), np.array(left_out))
+    assert found.value == 0.4
+    assert np.isnan(found[1:]).all()
 
 
 @pytest.mark.parametrize(
