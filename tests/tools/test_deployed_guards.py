@@ -1365,7 +1365,7 @@ def endpoint(reply):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])  # seconds
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", asked

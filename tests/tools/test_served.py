@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import mine, texts_in
-from pytest_httpserver import HTTPServer
+from http_server import HTTPServer
 from werkzeug import Response
 
 from paraguard_lab.core.sampling import Sampling
@@ -29,7 +29,7 @@ from paraguard_utils.parts import Parts
 
 KEY = "sk-QUOKKA-1234567890"
 
-KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "2")))
+KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "1")))
 """Times that a client is killed; each starts a process that imports for seconds."""
 
 
