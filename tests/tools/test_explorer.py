@@ -28,6 +28,9 @@ FILES = stores.CorpusFiles(RECORDED, "paraguard_mini")
 LONG_VIEWS = ("refusals", "clusters", "wordings")
 """Views whose check for accessibility takes longest; the others have the same parts."""
 
+LOOKS = [("light", 1280), ("dark", 390)], [("light", 390), ("dark", 1280)]
+"""Colours and widths in which pages are looked at; a weekly run takes the second two."""
+
 VIEWS = {
     "wordings": "Refused beside answered",
     "refusals": "Refusals",
@@ -1106,19 +1109,23 @@ def unfolded(show, html, view):
         for one in VIEWS
     ],
 )
-def test_every_view_is_accessible_in_light_and_dark_wide_and_narrow(show, html, view):
+@pytest.mark.parametrize(
+    "looks",
+    [LOOKS[0], pytest.param(LOOKS[1], marks=pytest.mark.weekly)],
+    ids=["usual", "other"],
+)
+def test_every_view_is_accessible_in_light_and_dark_wide_and_narrow(
+    show, html, view, looks
+):
     tab = unfolded(show, html, view)
     assert tab.get_by_role("main").count() == 1
-    for scheme in ("light", "dark"):
+    for scheme, width in looks:
         tab.emulate_media(color_scheme=scheme)
-        for width in (1280, 390):
-            tab.set_viewport_size({"width": width, "height": 844})
-            found = Axe().run(tab).response["violations"]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], (
-                scheme,
-                width,
-            )
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.set_viewport_size({"width": width, "height": 844})
+        found = Axe().run(tab).response["violations"]
+        about = [(one["id"], one["nodes"][0]["html"]) for one in found]
+        assert about == [], (scheme, width)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
     levels = [
         int(name[1])
         for name in tab.locator(":is(h1, h2, h3, h4, h5)").evaluate_all(

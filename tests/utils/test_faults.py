@@ -131,7 +131,7 @@ def kill_at_random(results, name, prompts, kills, seed=0, **options):
 
 @pytest.mark.slow
 def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
-    many = many if KILLS > 9 else many.head(20)
+    many = many if KILLS > 9 else many.head(12)
     whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")
     stood = kill_at_random(results, tiny_folder, many, KILLS)
