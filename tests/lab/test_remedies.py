@@ -259,6 +259,7 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_beside_them(
     base, thirds
 ):

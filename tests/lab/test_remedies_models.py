@@ -255,6 +255,7 @@ def test_activations_are_those_of_each_prompt_alone(model, prompts):
         np.testing.assert_allclose(row[:-1], alone, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_first_steps_are_those_of_traces(results, model, prompts):
     local = LocalBackend(model)
     context = local.context(text_of("safety"), prompting.Decoding(4))

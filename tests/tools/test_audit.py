@@ -334,6 +334,7 @@ def test_the_demo_is_the_record(tmp_path, command):
     ).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_escapes_what_the_file_says(tmp_path, command):
     file = file_of(tmp_path / "<b>d.csv", ["rraa", "aaaa", "raaa"])
     frame = pd.read_csv(file)
@@ -349,6 +350,7 @@ def test_the_page_escapes_what_the_file_says(tmp_path, command):
     assert "'=cmd()" in (tmp_path / "out" / "refusals.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas_no_mathematics_and_cut(tmp_path, command):
     file = file_of(tmp_path / "d.csv", ["rraa", "aaaa", "raaa"])
     frame = pd.read_csv(file).assign(system="=cmd $\\frac$" + "y" * 5000)

@@ -69,6 +69,7 @@ def test_answers_are_those_of_transformers(results, tmp_path, name, capsys):
     assert meta["engine"] == "transformers generate"
 
 
+@pytest.mark.slow
 def test_traces_are_those_of_the_engine(results, prompts, tmp_path):
     """A model that both can query gets the same traces, whatever its makers recommend."""
     folder = tiny.write(tmp_path / "tiny")
