@@ -19,9 +19,16 @@ from paraguard_utils import paths, stores
 COPIED = ("paraguard_utils", "paraguard_lab", "paraguard_tools", "notebooks")
 LINKED = ("figures", "benchmarks", "README.md", "CITATION.cff")
 SYSTEMS = [
-    f"smollm2-135m-instruct-q4_1--{instruction}" for instruction in ("safety", "strict")
+    f"{model}--{instruction}"
+    for model in ("smollm2-135m-instruct-q4_1", "qwen2.5-coder-0.5b-instruct-q4_k_m")
+    for instruction in ("safety", "strict")
 ]
-GUARDS = ["hatesonar", "smollm2-135m-instruct-refusal"]
+GUARDS = [
+    "hatesonar",
+    "smollm2-135m-instruct-moderation",
+    "harmful-exemplars",
+    "smollm2-135m-instruct-refusal",
+]
 WEIGHTS = {"weight_drift": 0.5, "weight_prob_shift": 0.1, "weight_ppl": 0.4}
 
 
