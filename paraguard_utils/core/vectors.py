@@ -103,8 +103,6 @@ def find_nearest(
         cosines[block[:, None] == pool] = -2.0  # itself
         # Of equal cosines the first in the pool: whole numbers, all different
         order = np.rint(-1e12 * cosines).astype(int) * len(pool) + np.arange(len(pool))
-        if n_each:  # the rest need no order
-            order = np.partition(order, n_each - 1, axis=1)[:, :n_each]
         nearest = np.sort(order, axis=1)[:, :k] % len(pool)
         columns = {
             "centre": block.repeat(n_each),
