@@ -284,14 +284,14 @@ def chance_of_triples(partial=1):
     }
 
 
-def chance_of_stability():
-    """Return rows of `record_chance`, by system, setting and judge."""
+def chance_of_stability(every=1):
+    """Return rows of `record_chance`, by system, setting and judge; `every` so many."""
     frame = pd.read_csv(FOLDER / "stability_counts.csv")
     found = defaultdict(list)
     for row in frame.itertuples():
         one = (row.refused, row.answered, row.error)
         found[row.system, row.setting, row.judge] += [one] * row.prompts
-    return {key: chance_row(counts) for key, counts in found.items()}
+    return {key: chance_row(found[key]) for key in [*found][::every]}
 
 
 def chance_of_ours():
@@ -394,12 +394,10 @@ def pooled_row(counts, by_system):
     }
 
 
-def tiers():
-    """Return rows of `record_harm` by system."""
-    return {
-        system: harm_row(own)
-        for (system,), own in split_by(read_rows("triples"), "system").items()
-    }
+def tiers(every=1):
+    """Return rows of `record_harm` by system; `every` so many of them."""
+    by_system = split_by(read_rows("triples"), "system")
+    return {key[0]: harm_row(by_system[key]) for key in [*by_system][::every]}
 
 
 def harm_row(rows):

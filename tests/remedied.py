@@ -80,7 +80,7 @@ def config_of(folder, **more):
         "system_prompts": ["none", "safety"],
     }
     return settings.check_settings(
-        given | {"max_new_tokens": 24, "batch": 8} | more, RemedySettings
+        given | {"max_new_tokens": 16, "batch": 8} | more, RemedySettings
     )
 
 

@@ -93,7 +93,7 @@ WEEKLY = {
         "the same from the record runs every time"
     ),
     ".venv/bin/paraguard run 02 03 --model smollm2-135m": (
-        "test_live asks the packaged model twelve prompts"
+        "test_live asks the packaged model some prompts"
     ),
     ".venv/bin/paraguard remedy --model smollm2-135m": (
         "the same from the record runs every time"

@@ -82,6 +82,7 @@ def test_a_mark_is_refused_where_it_stands(mark, tmp_path, monkeypatch):
     assert "page.md, line 3: " in one_line(error)
 
 
+@pytest.mark.slow
 def test_commands_that_read_documents_refuse_them(tmp_path, monkeypatch):
     page = tmp_path / "README.md"
     write_marks(tmp_path, monkeypatch, twelve=MARKS["value: a call of pandas"])

@@ -32,6 +32,7 @@ def details(own):
     return own["eval_library"]["additional_details"]
 
 
+@pytest.mark.slow
 def test_recorded_systems_are_on_the_board_with_their_recorded_decisions():
     files = {path.stem for path in board.RESULTS.glob("*.json")}
     assert files >= set(registry.published_systems("chat").index)

@@ -486,8 +486,13 @@ print(json.dumps([str(paths.DATA), found["frr"], found["dr"], asked]))
 
 
 @pytest.mark.slow
-def test_demo_functions_gate_and_task_work_from_the_wheel_alone(installed, tmp_path):
-    """In an empty folder; the task of Inspect where Inspect is installed."""
+@pytest.mark.parametrize("asks", [False, pytest.param(True, marks=pytest.mark.weekly)])
+def test_demo_functions_gate_and_task_work_from_the_wheel_alone(
+    installed, tmp_path, asks
+):
+    """In an empty folder; where it asks, by the task of Inspect if that is installed,
+    which test_harness runs in the checkout.
+    """
     target, folder = installed, tmp_path / "elsewhere"
     folder.mkdir()
 
@@ -505,7 +510,7 @@ def test_demo_functions_gate_and_task_work_from_the_wheel_alone(installed, tmp_p
     assert "SmolLM2-135M, safety instruction refused 13 %" in call(
         "-m", "paraguard_tools", "audit", "--demo"
     )
-    inspect = ["inspect"] if importlib.util.find_spec("inspect_ai") else []
+    inspect = ["inspect"] if asks and importlib.util.find_spec("inspect_ai") else []
     data, frr, dr, asked = json.loads(call("-c", EMPTY, *inspect).splitlines()[-1])
     assert data == str(target / "paraguard_utils" / "_data")
     table = (

@@ -25,18 +25,21 @@ img { max-width: 100%; }
 NOTEBOOKS = run.list_notebooks()
 
 
+@pytest.fixture(scope="module")
+def exporter():
+    """What makes a page of a notebook, where the font that decides widths is."""
+    command = ["fc-match", "Liberation Sans"]
+    found = subprocess.run(command, capture_output=True, text=True).stdout
+    if "Liberation" not in found:
+        pytest.skip("Liberation Sans is not installed: another font is wider")
+    return HTMLExporter(template_name="basic", exclude_input=True)
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_pictures_are_there_and_tables_fit(path, browser, tmp_path):
-    if (
-        "Liberation"
-        not in subprocess.run(
-            ["fc-match", "Liberation Sans"], capture_output=True, text=True
-        ).stdout
-    ):
-        pytest.skip("Liberation Sans is not installed: another font is wider")
-    html, _ = HTMLExporter(template_name="basic").from_filename(str(path))
+def test_pictures_are_there_and_tables_fit(path, browser, exporter, tmp_path):
+    html, _ = exporter.from_filename(str(path))
     page = browser.new_page(viewport={"width": WIDTH, "height": 900})
     base = (  # pictures are named relative to the notebooks
         f'<base href="{paths.NOTEBOOKS.as_uri()}/">'

@@ -182,7 +182,7 @@ def veto_curve(frames: VetoFrames, clusters: ClusterBootstrap) -> Table:
         both = [is_overturned(frame, threshold) for frame in frames]
         numbers = tuple(int(overturned.sum()) for overturned in both)
         if numbers not in by_numbers:
-            estimates = _estimate_veto(frames, rejected, threshold, clusters)
+            estimates = _estimate_veto(frames, rejected, both, clusters)
             by_numbers[numbers] = to_columns(estimates)
         rows.append({"threshold": threshold, **by_numbers[numbers]})
     return pd.DataFrame(rows)
@@ -196,14 +196,14 @@ def _share_rejected(frames: VetoFrames, clusters: ClusterBootstrap) -> list[Esti
 def _estimate_veto(
     frames: VetoFrames,
     rejected: Sequence[Estimate],
-    threshold: float,
+    overturned: Sequence[np.ndarray],
     clusters: ClusterBootstrap,
 ) -> dict[str, Estimate]:
-    """Estimate the columns of `veto_curve` at a threshold."""
+    """Estimate the columns of `veto_curve` where these prompts are overturned."""
     benign, twins = rejected
     gained, lost = (
-        clusters.share(frame["cluster_id"], is_overturned(frame, threshold))
-        for frame in frames
+        clusters.share(frame["cluster_id"], accepted)
+        for frame, accepted in zip(frames, overturned, strict=True)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         value = np.float64(gained.value) * twins.value / benign.value
@@ -390,7 +390,8 @@ def _judge_threshold(
     estimates = dict.fromkeys(names, undefined)
     if not np.isnan(threshold):
         rejected = _share_rejected(frames, clusters)
-        estimates = _estimate_veto(frames, rejected, threshold, clusters)
+        both = [is_overturned(frame, threshold) for frame in frames]
+        estimates = _estimate_veto(frames, rejected, both, clusters)
     for name, frame in {"gained": benign, "lost": twins}.items():
         accepted = frame["isolation"].where(frame["rejected"]).fillna(0)
         estimates[f"{name}_one_more"] = clusters.mean(frame["cluster_id"], accepted)

@@ -189,6 +189,7 @@ def test_agreement_with_people_on_the_held_out_half(cut, xstest):
     assert (held["cues"] > held["substrings"]).all(), held
 
 
+@pytest.mark.slow
 def test_the_classifier_was_not_fitted_on_the_held_out_half(xstest):
     held = xstest[xstest["half"] == "held out"]
     fitted = agreement.select_training_answers(xstest)
@@ -326,6 +327,7 @@ def test_a_judge_that_says_something_else_is_unparsed(results, tiny_model):
     ], "only what has an answer is asked about"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(registry.published_systems("chat").index))
 def test_a_judges_recorded_labels_are_of_the_recorded_answers(name):
     if not RECORDED.has("verdicts", "paraguard_mini", name):

@@ -320,6 +320,7 @@ def test_noisy_systems_are_flagged_as_the_table_says(monkeypatch):
     assert flags == {"m--none": "yes", "other": "not read"}
 
 
+@pytest.mark.slow
 def test_recorded_flags_are_those_of_the_comparison():
     labels = {
         name: RECORDED.read("labels", "paraguard_mini", name)

@@ -830,6 +830,7 @@ def test_signals_scores_and_tables(seed, weights):
     assert_tables_agree(two, weights)
 
 
+@pytest.mark.slow
 def test_the_corpora_can_tell():
     """Ties, all counts of mates, shares that are neither 0 nor 1: without them,
     agreement would say little.

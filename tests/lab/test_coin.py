@@ -12,6 +12,8 @@ from paraguard_utils import registry, stores, unsafe
 from paraguard_utils.core.estimates import ClusterBootstrap, Estimate, to_columns
 
 CHAT = [*registry.published_systems("chat").index]
+SAMPLE = ("smollm2-135m-instruct-q4_1--safety", "smollm2-135m-instruct-q4_1--none")
+"""Systems that refuse much and little; a weekly run tries the others too."""
 DRAWS = 1000
 ANSWERED = 0.03  # share of the refusals; the former rule was passed by most such draws
 
@@ -58,7 +60,13 @@ def estimate_share(clusters, refused, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", CHAT)
+@pytest.mark.parametrize(
+    "system",
+    [
+        pytest.param(one, marks=() if one in SAMPLE else pytest.mark.weekly)
+        for one in CHAT
+    ],
+)
 def test_a_coin_wins_in_at_most_one_of_twenty_draws(system):
     clusters, sides = count_refusals(system)
     untouched = []

@@ -48,18 +48,19 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
     assert meta["asked_now"] == len(answers), "the second time nothing was asked"
 
 
-def test_twelve_prompts_live_equal_the_record(results, recorded_corpus):
+@pytest.mark.parametrize("n", [4, pytest.param(12, marks=pytest.mark.weekly)])
+def test_some_prompts_live_equal_the_record(n, results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
-    sample = recorded_corpus.iloc[:: len(recorded_corpus) // 12].head(12)
+    sample = recorded_corpus.iloc[:: len(recorded_corpus) // n].head(n)
     model = loading.load_model(loading.resolve_model("smollm2-135m-instruct"))
     files = stores.CorpusFiles(stores.Store("test"), "paraguard_mini")
-    query = trace_store.Query(files, sample, "safety", batch=6)
+    query = trace_store.Query(files, sample, "safety", batch=n // 2)
     live = trace_store.query_model(model, query)
     recorded = trace_store.read_traces(
         stores.CorpusFiles(stores.Store("recorded"), "paraguard_mini"), name, sample
     )
     assert live["key"].tolist() == recorded["key"].tolist()
-    assert (live["response"] == recorded["response"]).sum() >= 11
+    assert (live["response"] == recorded["response"]).sum() >= n - 1
     assert (
         labelling.label_answers(live, sample)["label"].tolist()
         == labelling.label_answers(recorded, sample)["label"].tolist()

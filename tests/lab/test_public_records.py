@@ -224,6 +224,7 @@ def test_what_is_kept_is_what_the_source_says(name):
     assert read.equals(sources.read_recorded_decisions(name).astype(str))
 
 
+@pytest.mark.slow
 @needs_sources
 def test_counts_kept_are_those_of_the_source():
     counts = sources.count_by_prompt(sources.SOURCES["stability"].read(SHARED))

@@ -259,6 +259,7 @@ def test_the_test_third_and_no_other_is_decided(base, thirds, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_safe_prompts_of_others_are_for_tuned_models_and_the_untouched_one_beside_them(
     base, thirds
 ):
@@ -1382,16 +1383,16 @@ def test_kinds_of_remedies_sum_to_all_that_somebody_could_deploy():
 
 
 @pytest.mark.slow
-def test_recorded_rewordings_are_those_that_the_rules_make(base, thirds):
-    """What reads the record takes them as they are."""
+@pytest.mark.parametrize("side", [0, pytest.param(1, marks=pytest.mark.weekly)])
+def test_recorded_rewordings_are_those_that_the_rules_make(base, thirds, side):
+    """What reads the record takes them as they are, those of twins as the others."""
     base = base.reported_on(3)
-    for of, prompts in zip(CORPORA, thirds.test, strict=True):
-        name = rewordings.REWORDINGS_FOLDER
-        queries = asking.RemediedQueries(
-            base, name, rewordings.REWORDING_PARAMETERS, pytest.fail
-        )
-        files = base.files(of, name)
-        made = reword.reword_prompts(prompts)
-        assert not queries.find_problem(files, made)
-        problem = queries.find_problem(files, made.iloc[1:])
-        assert problem == "labels of other prompts"
+    name = rewordings.REWORDINGS_FOLDER
+    queries = asking.RemediedQueries(
+        base, name, rewordings.REWORDING_PARAMETERS, pytest.fail
+    )
+    files = base.files(CORPORA[side], name)
+    made = reword.reword_prompts(thirds.test[side])
+    assert not queries.find_problem(files, made)
+    problem = queries.find_problem(files, made.iloc[1:])
+    assert problem == "labels of other prompts"

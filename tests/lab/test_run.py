@@ -281,6 +281,7 @@ def test_notebooks_run_after_those_whose_files_they_read(tmp_path):
     assert set(run.RUN_ORDER) == {*numbers} - {"A9"}
 
 
+@pytest.mark.slow
 def test_a_corpus_without_twins_leaves_the_veto_out(
     results, recorded_corpus, monkeypatch, capsys
 ):

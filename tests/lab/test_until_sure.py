@@ -88,6 +88,7 @@ def test_a_run_ends_when_it_is_sure_and_a_later_one_asks_the_rest(
         "model": str(tiny_folder),
         "system_prompts": ["safety"],
         "max_new_tokens": 2,
+        "batch": 30,
     }
     # answers are dealt by the words of a request: meaning decides nothing, and DR is
     # about 1

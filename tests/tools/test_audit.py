@@ -387,6 +387,7 @@ def test_the_last_line_leads_to_the_files_from_the_caller_s_folder(
     assert f"written to {tmp_path / 'here'}: audit.csv" in done.printed
 
 
+@pytest.mark.slow
 def test_the_page_escapes_what_the_file_says(tmp_path, command):
     file = file_of(tmp_path / "<b>d.csv", ["rraa", "aaaa", "raaa"])
     frame = pd.read_csv(file)
@@ -402,6 +403,7 @@ def test_the_page_escapes_what_the_file_says(tmp_path, command):
     assert "'=cmd()" in (tmp_path / "out" / "refusals.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas_no_mathematics_and_cut(tmp_path, command):
     file = file_of(tmp_path / "d.csv", ["rraa", "aaaa", "raaa"])
     frame = pd.read_csv(file).assign(system="=cmd $\\frac$" + "y" * 5000)

@@ -126,6 +126,7 @@ def test_rates_by_hand():
     assert np.isnan(false_refusal_rate([np.nan], ["a"])).all()
 
 
+@pytest.mark.slow
 def test_many_clusters_are_put_together_and_nothing_changes(monkeypatch):
     rng = np.random.default_rng(1)
     cluster = np.repeat(np.arange(400), 4)

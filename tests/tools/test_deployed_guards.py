@@ -872,6 +872,7 @@ def test_an_instruction_that_does_not_fit_is_one_error(tmp_path):
         guard.score([TEXT])
 
 
+@pytest.mark.slow
 def test_a_null_chunk_size_is_the_default_one(folders):
     folder = folders("llama-guard-4")
     assert (
@@ -1365,7 +1366,7 @@ def endpoint(reply):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])  # seconds
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", asked
@@ -1751,6 +1752,7 @@ def test_a_guard_behind_a_server_is_asked_by_the_models_client():
     assert found.notes.masses.keys() == set(texts[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["openai/allenai/wildguard", "openai/unitary/toxic-bert"]
 )

@@ -633,6 +633,7 @@ def test_bytes_of_windows_are_read_in_answers(tmp_path):
 CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"))
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=5))
 def test_a_quoted_table_is_read_as_it_was_written(tmp_path_factory, cells):
     rows = [(a or "x", b, "last") for a, b in cells]

@@ -74,6 +74,7 @@ def test_what_is_measured_of_recorded_labels(recorded):
     assert found["dr_low"] < found["dr"] < found["dr_high"]
 
 
+@pytest.mark.slow
 def test_harmful_twins_are_told_apart_and_nothing_decided_is_nan():
     twins = read_requests(
         paths.DATA / "corpus" / "paraguard_mini.csv",

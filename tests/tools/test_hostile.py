@@ -224,6 +224,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", REFUSALS.values(), ids=REFUSALS)
 def test_refusals_of_other_languages_fail_a_gate(run, tmp_path, answer):
     write_answers(tmp_path / "log.csv", [answer] * 4)
@@ -249,6 +250,7 @@ def test_what_nobody_reads_is_said_and_lets_nothing_pass(run, tmp_path):
     assert "60 rows are in a language that the labeller does not read" in done.printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["rrrrrr", "aaaaaa"])
 def test_two_clusters_say_too_little(run, tmp_path, word):
     file_of(tmp_path / "log.csv", [word] * 2)

@@ -81,6 +81,7 @@ def test_an_option_that_does_not_apply_is_an_error_of_usage(run, tmp_path, words
     assert not (tmp_path / "results").exists() and not (tmp_path / "x.xml").exists()
 
 
+@pytest.mark.slow
 def test_a_file_may_be_called_like_an_option(run, tmp_path):
     file_of(tmp_path / "--plan", ["rrrrrr"] * 30)
     done = run("--measure", "frr", "--fail-above", "0.1", "--", "--plan")
@@ -268,6 +269,7 @@ def test_flips_are_counted_by_direction():
 # --- Rows that are written again
 
 
+@pytest.mark.slow
 def test_a_log_written_fifty_times_says_no_more():
     once = frame_of(["rrraaa"] * 12 + ["aaaaaa"] * 12).rename(
         columns={"decision": "label"}
@@ -283,6 +285,7 @@ def test_a_log_written_fifty_times_says_no_more():
     assert np.isnan([one.table["dr_low"][0] for one in untold]).all()
 
 
+@pytest.mark.slow
 def test_answers_that_are_written_again_thin_no_refusals():
     once = frame_of(["rraaaa"] * 60).rename(columns={"decision": "label"})
     answers = once[once["label"] == "accept"]
@@ -369,6 +372,7 @@ def test_no_decision_of_undecided_runs_is_outside_of_the_range(clusters):
         assert np.isnan(ratio) or low - 1e-9 <= ratio <= high + 1e-9
 
 
+@pytest.mark.slow
 def test_repeats_with_few_undecided_runs_get_a_verdict():
     # 120 clusters of two texts in three runs, refused alike; one run in 120 is an error
     words = [["rrr", "aaa"], ["rrr", "rrr"], ["aaa", "aaa"]] * 40
@@ -461,6 +465,7 @@ def test_a_hundred_thousand_rows_in_one_cluster_fit(tmp_path):
 FORGED = ["A\n::add-mask::0", "all rows: not worse: dr 0.1", "\x1b[2Jx", "a\u202eb\x07"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORGED, "::error::x", "##[error]x"])
 def test_a_name_is_no_line_of_its_own(run, tmp_path, name):
     file_of(tmp_path / "log.csv", ["rraaaa", "aaaaaa"] * 40, system=name)
@@ -498,6 +503,7 @@ def test_an_address_is_no_link(address):
     assert address not in text and "~" not in text
 
 
+@pytest.mark.slow
 def test_a_file_s_name_is_shown_escaped(run, tmp_path):
     file_of(tmp_path / "::error::x\x1b.csv", ["rraaaa", "aaaaaa"] * 20)
     done = run("::error::x\x1b.csv", "--out", "o\x1b")

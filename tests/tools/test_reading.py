@@ -297,6 +297,7 @@ def test_clusters_from_a_part_of_an_id(tmp_path):
             Decisions.from_file(file, {"cluster": f"question_id~{pattern}"})
 
 
+@pytest.mark.slow
 def test_files_side_by_side(tmp_path, command):
     for name in "abc":
         decided = ["refused" if name == "a" else "answered"] * 4

@@ -22,6 +22,7 @@ def classifier(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_guard_or_a_classifier_can_take_its_place(classifier):
     texts = ["Which bread goes with soup?", "you are a fucking idiot", "a " * 40]
     guard = risk.load_risk_scorer("better-profanity")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import mine, texts_in
-from pytest_httpserver import HTTPServer
+from http_server import HTTPServer
 from werkzeug import Response
 
 from paraguard_lab.core.sampling import Sampling
@@ -29,7 +29,7 @@ from paraguard_utils.parts import Parts
 
 KEY = "sk-QUOKKA-1234567890"
 
-KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "2")))
+KILLS = min(20, int(os.environ.get("PARAGUARD_KILLS", "1")))
 """Times that a client is killed; each starts a process that imports for seconds."""
 
 
@@ -767,8 +767,8 @@ from paraguard_tools.servers import served
 from paraguard_utils import paths, stores
 from paraguard_utils.models import prompting, trace_store
 paths.RESULTS = Path(sys.argv[1])
-texts = [f"prompt {i}" for i in range(300)]
-corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(300)], "text": texts})
+texts = [f"prompt {i}" for i in range(120)]
+corpus = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(120)], "text": texts})
 files = stores.CorpusFiles(stores.Store("test"), "mine")
 model = served.ServerBackend("made-up", sys.argv[2], 4)
 decoding = prompting.Decoding(8)
@@ -783,7 +783,7 @@ def test_a_client_killed_again_and_again_loses_only_what_was_under_way(server, r
     command = [sys.executable, "-c", CLIENT, str(results), model.base_url]
     parts = Parts(results / "test/traces/mine/made-up-served--safety.parquet", "traces")
     for kills in range(1, KILLS + 1):
-        before, more = handler.prompts(), int(chance.integers(1, 280 // KILLS))
+        before, more = handler.prompts(), int(chance.integers(1, 100 // KILLS))
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
             while handler.prompts() < before + more and client.poll() is None:
                 time.sleep(0.001)
@@ -794,6 +794,6 @@ def test_a_client_killed_again_and_again_loses_only_what_was_under_way(server, r
         assert len(set(kept)) >= handler.prompts() - 10 * kills, "answers were lost"
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     traces = stores.Store("test").read("traces", "mine", "made-up-served--safety")
-    assert sorted(traces["prompt_id"]) == sorted(f"p{i}" for i in range(300))
-    assert handler.prompts() <= 300 + 10 * KILLS
+    assert sorted(traces["prompt_id"]) == sorted(f"p{i}" for i in range(120))
+    assert handler.prompts() <= 120 + 10 * KILLS
     assert not parts.files()

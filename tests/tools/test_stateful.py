@@ -18,6 +18,8 @@ torch = tiny.torch
 
 TOKENS = 12
 FOUR = ("Mamba", "Jamba", "LFM2", "Qwen3-Next")
+LONG = ("Jamba", "Qwen3-Next")
+"""Those that take longest to import, and whose kinds of state the others have too."""
 
 
 def options_of(folder, **more):
@@ -33,7 +35,13 @@ def query(model, prompts, store="test"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOUR)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=pytest.mark.weekly if one in LONG else ())
+        for one in FOUR
+    ],
+)
 def test_answers_are_those_of_transformers(results, tmp_path, name, capsys):
     folder = families.FAMILIES[name](tmp_path / "tiny")
     options = options_of(folder)
@@ -61,6 +69,7 @@ def test_answers_are_those_of_transformers(results, tmp_path, name, capsys):
     assert meta["engine"] == "transformers generate"
 
 
+@pytest.mark.slow
 def test_traces_are_those_of_the_engine(results, prompts, tmp_path):
     """A model that both can query gets the same traces, whatever its makers recommend."""
     folder = tiny.write(tmp_path / "tiny")

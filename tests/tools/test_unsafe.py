@@ -680,6 +680,7 @@ def test_notebooks_on_requests_that_ask_for_harm(
     not has_model(), reason="the default model's weights package is not installed"
 )
 def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, capfd):
+    harmful = harmful.iloc[::2].reset_index(drop=True)
     config = config_of(
         "smollm2-135m-instruct", system_prompts=["safety"], max_new_tokens=16, batch=4
     )
@@ -702,7 +703,7 @@ def test_a_real_model_leaves_no_word_of_its_answers(results, harmful, watched, c
         for at in (0, 5)
     }
     runs = [run for run in runs if len(run) > 15]
-    assert len(runs) > 8 and found_below(results / "open", runs), (
+    assert len(runs) > 4 and found_below(results / "open", runs), (
         "the scan finds what is there"
     )
     assert found_below(results / "test", runs) == [] and len(there) > 5

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import Killed, run_here
-from pytest_httpserver import HTTPServer
+from http_server import HTTPServer
 from werkzeug import Response
 
 from paraguard_lab.corpus import fidelity, writer

@@ -150,6 +150,7 @@ def test_batches_are_bounded_in_rows_and_positions(monkeypatch):
     assert [len(batch) for batch in found[:2]] == [2, 2]  # 108 and 106 user tokens
 
 
+@pytest.mark.slow
 def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
     # Where nothing else is said, tensors now land on a device without data, and mixing
     # devices fails.

@@ -131,7 +131,7 @@ def kill_at_random(results, name, prompts, kills, seed=0, **options):
 
 @pytest.mark.slow
 def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny_model):
-    many = many if KILLS > 9 else many.head(20)
+    many = many if KILLS > 9 else many.head(12)
     whole = ask(many, tiny_model)
     (results / "test").rename(results / "whole")
     stood = kill_at_random(results, tiny_folder, many, KILLS)
@@ -151,6 +151,7 @@ def test_kills_at_random_moments_and_one_resume(results, many, tiny_folder, tiny
     ], "neither parts nor temporary files"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["write_meta", "compact"])
 def test_a_kill_while_compacting_is_mended_by_the_next_run(
     results, prompts, tiny_model, monkeypatch, step
@@ -169,6 +170,7 @@ def test_a_kill_while_compacting_is_mended_by_the_next_run(
     assert not list((results / "test" / "traces" / "mine").glob("*.parts"))
 
 
+@pytest.mark.slow
 def test_a_failure_between_parts_loses_one_batch_at_most(
     results, prompts, tiny_model, monkeypatch
 ):
@@ -359,6 +361,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     assert meta["asked_now"] == 40 - 5 * 2 and meta["seconds"] >= 0
 
 
+@pytest.mark.slow
 def test_a_changed_model_file_is_another_system(results, prompts, tmp_path):
     folder = tiny.write(tmp_path / "model")
     first = ask(prompts, loading.load_model(loading.resolve_model(str(folder))))

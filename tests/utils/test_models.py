@@ -181,6 +181,7 @@ def test_a_part_of_a_gguf_file_is_refused(tmp_path, monkeypatch, name, more, pro
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_whole_file_with_a_shards_name_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     file = tiny_gguf.write(tmp_path / "m-00001-of-00001.gguf", splits=1)

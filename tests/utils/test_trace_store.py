@@ -58,6 +58,7 @@ def test_a_changed_prompt_or_system_prompt_is_asked_again(
     assert len(asked) == 1 + 9
 
 
+@pytest.mark.slow
 def test_going_back_to_an_earlier_decoding_asks_nothing_again(
     results, prompts, tiny_model, monkeypatch
 ):

@@ -185,6 +185,7 @@ words = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(words, st.sampled_from([None, "near", "free"]))
 def test_dr_and_every_resample_by_loops(clusters, mask):
