@@ -106,7 +106,6 @@ def test_chance_of_triples_and_what_goes_together():
 
 
 @pytest.mark.slow
-@pytest.mark.weekly
 def test_chance_with_partial_answers_as_answers():
     own = outside.chance_of_triples(partial=0)
     compare(own, chance_of(LENIENT), "system")
