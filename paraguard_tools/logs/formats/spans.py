@@ -57,12 +57,13 @@ def read_spans(
             _check_messages(about, number)
             inside = _read_openinference(about, span)
             if inside is None:
-                inside = list(filter(None, [_read_gen_ai(about)]))
+                found = _read_gen_ai(about)
+                inside = [found] if found else []
             place = next(count) if inside else 0
-            for found in inside:
+            for fields in inside:
                 decoded = _decode_metadata(about)
                 columns = flatten_columns(decoded, span, named=named)
-                yield Row(place, columns, found)
+                yield Row(place, columns, fields)
 
 
 def _list_spans(number: int, item: Object) -> Iterator[tuple[Object, Object]]:
