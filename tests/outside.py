@@ -448,9 +448,12 @@ def in_wording():
 
 def in_guards_and_vetoes():
     every = recorded("table3_guards", "floor_cr60_clipped")
-    table = every.query("axis != 'model' and cr60.notna()")
-    names = ("cr60", "cr60_clipped", "floor_cr60_clipped")
-    found = {f"guards.{name}": span(table[name]) for name in names}
+    table = every.query("axis != 'model' and n_reject >= 30")
+    found = {
+        "guards.cr60": span(table["cr60"], ".3f"),
+        "guards.cr60_clipped": span(table["cr60_clipped"], ".3f"),
+        "guards.floor_cr60_clipped": span(table["floor_cr60_clipped"]),
+    }
     table = recorded("vetoes", "beats_chance").query(
         "n_reject_benign >= 30 and n_reject_twins >= 30"
     )

@@ -235,12 +235,12 @@ MARKS = {
     ),
     "noise.dr.lower": "label_noise[dr.notna()].dr < dr_labelled",
     "read.noisy": "annotations.noisy",
-    "guards.cr60": "table3_guards[axis != 'model' and cr60.notna()].cr60:.2f",
+    "guards.cr60": "table3_guards[axis != 'model' and too_few == False].cr60:.3f",
     "guards.cr60_clipped": (
-        "table3_guards[axis != 'model' and cr60.notna()].cr60_clipped:.2f"
+        "table3_guards[axis != 'model' and too_few == False].cr60_clipped:.3f"
     ),
     "guards.floor_cr60_clipped": (
-        "table3_guards[axis != 'model' and cr60.notna()].floor_cr60_clipped:.2f"
+        "table3_guards[axis != 'model' and too_few == False].floor_cr60_clipped:.2f"
     ),
     "veto.isolation.better": "judged_vetoes[score == 'isolation'].better",
     "veto.reworded.better": "judged_vetoes[score == 'reworded'].better",

@@ -369,7 +369,9 @@ def test_a_model_that_only_thinks_is_given_up_after_the_first_answers(server, ca
     settings = query_settings()
     handler, model = server({word: [thinks] for word in corpus["text"]}, concurrency=2)
     settings = query_settings(base_url=model.base_url)
-    given_up = r"the first 1\d answers .*1\d cut.*1\d with reasoning.*max_new_tokens="
+    given_up = (
+        r"the first \d\d answers .*\d\d cut.*\d\d with reasoning.*max_new_tokens="
+    )
     with pytest.raises(ModelError, match=given_up) as caught:
         systems.ask_systems(mine(), corpus, settings)
     assert "\n" not in str(caught.value)
