@@ -62,6 +62,7 @@ def faults(markdown):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", PAGES, ids=lambda path: path.relative_to(paths.ROOT).as_posix()
 )

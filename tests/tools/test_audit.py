@@ -322,6 +322,7 @@ def test_what_is_written_for_a_pipeline(tmp_path, command):
     )
 
 
+@pytest.mark.slow
 def test_the_demo_is_the_record(tmp_path, command):
     made = record.make_demo_log(stores.Store("recorded"))
     assert (paths.DATA / "demo.csv").read_text(encoding="utf-8") == made.to_csv(
@@ -337,6 +338,7 @@ def test_the_demo_is_the_record(tmp_path, command):
         assert f"```\n{shown}\n```" in readme
 
 
+@pytest.mark.slow
 def test_the_page_lists_a_refusal_only_if_another_wording_is_answered(
     tmp_path, command
 ):
@@ -374,6 +376,7 @@ def test_harmful_rows_are_counted_before_their_rate(tmp_path, command):
     assert said.index("marked harmful") < said.index("refused 50 %")
 
 
+@pytest.mark.slow
 def test_the_last_line_leads_to_the_files_from_the_caller_s_folder(
     tmp_path, command, monkeypatch
 ):

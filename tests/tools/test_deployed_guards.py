@@ -1114,6 +1114,7 @@ def test_a_guard_without_its_chat_template_is_an_error(tmp_path):
         deployed.load_deployed_guard(str(folder), ENTRIES["llama-guard-3-8b"])
 
 
+@pytest.mark.slow
 def test_what_shapes_a_score_is_in_the_version_and_the_threshold_is_not(folders):
     folder, entry = str(folders("llama-guard-3-8b")), ENTRIES["llama-guard-3-8b"]
     first = deployed.load_deployed_guard(folder, entry)

@@ -345,6 +345,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_decisions(tmp_path, kind):
     (tmp_path / "log").write_text(KINDS[kind], encoding="utf-8")

@@ -284,6 +284,7 @@ def test_parquet_with_two_columns_of_one_name_is_one_line(run, tmp_path):
     check_line(done, "log.parquet", "two columns are named 'decision'", "rename")
 
 
+@pytest.mark.slow
 def test_parquet_that_gzip_compressed_is_read(run, tmp_path):
     pytest.importorskip("pyarrow")
     frame_of(["rraaaa", "aaaaaa"] * 20).to_parquet(tmp_path / "log.parquet")
@@ -338,6 +339,7 @@ def test_a_table_that_lacks_a_column_is_named(tmp_path, monkeypatch):
     assert "\n" not in str(error.value) and path.name in str(error.value)
 
 
+@pytest.mark.slow
 def test_names_in_chinese_warn_of_nothing(run, tmp_path):
     file_of(tmp_path / "log.csv", ["rraaaa"] * 20, system="\u901a\u4e49\u5343\u95ee")
     with warnings.catch_warnings():

@@ -186,6 +186,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -343,9 +344,19 @@ def test_an_inspect_log_without_its_package_says_what_it_is(tmp_path, monkeypatc
         Decisions.from_file(tmp_path / "log.json")
 
 
-@pytest.mark.parametrize(
-    "row", BODIES, ids=lambda row: f"{row['provider']} {row['field']} {row['value']}"
-)
+def mark_all_but_first(rows):
+    """Name each row of provider_stops, and mark all but a provider's first slow."""
+    seen = set()
+    marked = []
+    for row in rows:
+        name = f"{row['provider']} {row['field']} {row['value']}"
+        marks = pytest.mark.slow if row["provider"] in seen else ()
+        marked.append(pytest.param(row, id=name, marks=marks))
+        seen.add(row["provider"])
+    return marked
+
+
+@pytest.mark.parametrize("row", mark_all_but_first(BODIES))
 def test_every_stop_through_the_audit(tmp_path, row):
     """Every provider's stop counts as a refusal, and the audit lists its category."""
     entries = [

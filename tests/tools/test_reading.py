@@ -64,6 +64,7 @@ def test_names_and_words_for_decisions(tmp_path, names, values, expected):
     assert found.reading.columns["decision"] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["label", "Label", "verdict", "flagged"])
 @pytest.mark.parametrize("answer", ["response", "completion", "output", "answer"])
 def test_a_label_beside_answers_is_not_taken(tmp_path, name, answer):
@@ -102,6 +103,7 @@ def test_harmful_that_judges_answers(tmp_path):
     assert any("--harmful none" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 7, 20, 60])
 @pytest.mark.parametrize("with_trial", [True, False])
 def test_doubles_of_a_resumed_log_count_once(tmp_path, n, with_trial):

@@ -133,6 +133,7 @@ def test_an_interrupted_run_asks_only_what_is_missing(
     assert len(done) == 3 and not done & set(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*families.STATEFUL, "Llama", "BERT", "Qwen2-VL"])
 def test_only_models_with_another_state_are_taken(tmp_path, name):
     folder = families.FAMILIES[name](tmp_path / "tiny")

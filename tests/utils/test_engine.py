@@ -160,6 +160,7 @@ def test_no_tensor_forgets_the_models_device(results, prompts, tiny_model):
     same(traces, ask(prompts, tiny_model))
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_near_float32(results, prompts, tiny_folder, tiny_model):
     half = loading.load_model(loading.resolve_model(str(tiny_folder)), "bfloat16")
     low = ask(prompts, half)
