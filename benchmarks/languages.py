@@ -16,7 +16,7 @@ STORE` decodes them again, resumably, in the live store STORE, and keeps them in
 `languages/answers.csv`; all answer harmless requests. If `refusal_cues.csv` labels one
 as it labelled the earlier answer, it is taken for the answer that was read, and the
 longer lists of logs (`data/refusal_cues_languages.csv`) are compared with the readings
-on it. Those lists were not changed after the comparison.
+on it. After the comparison one Spanish rule of those lists was changed (`docs/labels.md`).
 """
 
 import re

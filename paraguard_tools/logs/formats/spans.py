@@ -54,15 +54,15 @@ def read_spans(
     count = itertools.count()  # an export of spans has many in a line
     for number, item in records:
         for about, span in _list_spans(number, item):
-            _check_messages(about, number)
-            inside = _read_openinference(about, span)
-            if inside is None:
-                found = _read_gen_ai(about)
-                inside = [found] if found else []
-            place = next(count) if inside else 0
-            for fields in inside:
-                decoded = _decode_metadata(about)
-                columns = flatten_columns(decoded, span, named=named)
+            answers = _read_openinference(_decode_messages(about, number), span)
+            if answers is None:
+                fields = _read_gen_ai(about)
+                answers = [fields] if fields else []
+            if not answers:
+                continue
+            place = next(count)
+            columns = flatten_columns(_decode_metadata(about), span, named=named)
+            for fields in answers:
                 yield Row(place, columns, fields)
 
 
@@ -168,17 +168,23 @@ def _decode_cell(text: str) -> Any:
     return found
 
 
-def _check_messages(about: Object, number: int) -> None:
-    """Raise a DataError if a cell shows a list that cannot be read."""
+def _decode_messages(about: Object, number: int) -> Object:
+    """Return attributes in which the cells that show messages are lists.
+
+    Raises DataError if such a cell cannot be read.
+    """
+    decoded = {}
     for name in ("llm.input_messages", "llm.output_messages"):
         cell = about.get(name)
         if not isinstance(cell, str) or cell[:1] not in ("[", "{"):
             continue
-        if _decode_cell(cell) is None:
+        decoded[name] = _decode_cell(cell)
+        if decoded[name] is None:
             raise DataError(
                 f"record {number + 1}: {name} is neither JSON nor a list as Python"
                 " shows it; write the data frame as Parquet or as JSON lines"
             )
+    return {**about, **decoded}
 
 
 def _nest(about: Object) -> dict[str, Any]:
