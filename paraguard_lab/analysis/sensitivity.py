@@ -13,7 +13,7 @@ from paraguard_lab.analysis.tokens import encode_tokens
 from paraguard_lab.analysis.weight_search import weight_grid
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion, pipeline, signals
-from paraguard_utils.analysis.drift import DriftCache
+from paraguard_utils.analysis.drift import DriftCache, find_token_rows
 from paraguard_utils.analysis.system import System
 from paraguard_utils.core.confusion import N_NEIGHBOURS, THETA, estimate_confusion
 from paraguard_utils.core.estimates import MIN_REFUSALS, ClusterBootstrap, to_columns
@@ -22,7 +22,7 @@ from paraguard_utils.errors import Missing
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import encoder
 from paraguard_utils.models.weights import MINILM_FILE
-from paraguard_utils.schemas import Table, Tokens
+from paraguard_utils.schemas import Table, Tokens, Traces
 from paraguard_utils.settings import Labeller
 from paraguard_utils.stores import CorpusFiles
 
@@ -114,7 +114,8 @@ def pairs_for_settings(
         second = place.get_indexer(pairs.loc[is_usual, "neighbour_id"])
         model = system.token_model
         if model not in in_centred:
-            in_centred[model] = DriftCache(centre_tokens(system.drifts.tokens))
+            tokens = centre_tokens(system.drifts.tokens, system.traces)
+            in_centred[model] = DriftCache(tokens)
         centred = in_centred[model](system.traces, first, second)
         in_encoder = encoder_drifts(files, texts[first], texts[second])
         pairs[["drift_centred", "drift_encoder"]] = np.nan
@@ -125,10 +126,14 @@ def pairs_for_settings(
     return prepared
 
 
-def centre_tokens(tokens: Tokens) -> Tokens:
-    """Return tokens without the mean embedding of the tokens kept for the model."""
+def centre_tokens(tokens: Tokens, traces: Traces) -> Tokens:
+    """Return tokens without the mean embedding of those that the prompts are made of.
+
+    Other tokens that a store has of the model do not count.
+    """
     embeddings = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
-    return tokens.assign(embedding=list(embeddings - embeddings.mean(axis=0)))
+    own = np.unique(np.concatenate(find_token_rows(traces, tokens)))
+    return tokens.assign(embedding=list(embeddings - embeddings[own].mean(axis=0)))
 
 
 def encoder_drifts(
