@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from paraguard_utils import seams, unsafe
 from paraguard_utils.analysis import confusion, guarded, pipeline
@@ -56,6 +57,9 @@ class Page(Generic[_Settings]):
     """
 
     def __init__(self, settings: _Settings) -> None:
+        # Products here are small: a second thread saves no time, and beside a busy
+        # process all wait for it. A model has threads of its own.
+        threadpool_limits(1, user_api="blas")
         self.settings = settings
         self.files = settings.open_files()
         self.store = self.files.store
