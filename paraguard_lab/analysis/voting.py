@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from paraguard_lab.core.inference import adjust_holm, normal_p
 from paraguard_utils import unsafe
@@ -149,8 +148,8 @@ def tabulate_pairs(
     for first, second in combinations(systems, 2):
         better, other = sorted((first, second), key=lambda name: -aucs[name].value)
         one, two = systems[better], systems[other]
-        ranks = rankdata(one.score) + rankdata(two.score)
-        auc = estimate_auc(clusters, one.cluster, one.twin, ranks)
+        ranks = pd.Series(one.score).rank() + pd.Series(two.score).rank()
+        auc = estimate_auc(clusters, one.cluster, one.twin, ranks.to_numpy())
         rows.append(_row(better, f"with {other}", auc, auc - aucs[better]))
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.assign(p_holm=adjust_holm(table["p"]))

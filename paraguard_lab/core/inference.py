@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from paraguard_utils.core.estimates import (
     ClusterBootstrap,
@@ -140,7 +140,7 @@ def jackknife_t(estimate: Estimate, left_out: np.ndarray) -> Estimate:
     error = np.sqrt((n - 1) * left_out.var()) if np.isfinite(left_out).all() else 0.0
     if error < _ROUNDING:
         return Estimate(estimate.value, np.nan, np.nan, estimate.draws)
-    reach = student.ppf(0.975, degrees_of_freedom(left_out)) * error
+    reach = stdtrit(degrees_of_freedom(left_out), 0.975) * error
     low, high = estimate.value - reach, estimate.value + reach
     return Estimate(estimate.value, low, high, estimate.draws)
 

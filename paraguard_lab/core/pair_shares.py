@@ -7,7 +7,6 @@ compared with is matched by style, as in `paraguard_utils.core.wording`.
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
 
 from paraguard_lab.core.inference import jackknife_t
 from paraguard_utils.core.estimates import SEED, ClusterBootstrap, Estimate
@@ -127,7 +126,7 @@ def deal_out(
     """
     rng = np.random.default_rng(seed)
     order = np.argsort(cluster, kind="stable")
-    number = rankdata(cluster[order], "dense")
+    number = np.unique(cluster[order], return_inverse=True)[1]
     mixed = np.argsort(number + rng.random((draws, len(order))), axis=1)
     dealt = np.empty((draws, len(order)), refused.dtype)
     dealt[:, order] = refused[order][mixed]

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from paraguard_lab.core.inference import (
     degrees_of_freedom,
@@ -114,7 +114,7 @@ def share_of_totals(
     n_trials = min(value * (1 - value) / error**2, sums[0].sum())
     if reduce:
         degrees = degrees_of_freedom(sums[1] - value * sums[0])
-        n_trials *= (student.ppf(0.975, np.inf) / student.ppf(0.975, degrees)) ** 2
+        n_trials *= (stdtrit(np.inf, 0.975) / stdtrit(degrees, 0.975)) ** 2
     low, high = binomial_interval(value * n_trials, n_trials)
     return Estimate(value, low, high, estimate.draws)
 
