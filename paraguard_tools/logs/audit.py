@@ -48,6 +48,7 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.errors import DataError
 
 MAX_UNDECIDED_SHOWN = 0.2  # of a system's requests; rates are withheld above it
+SIMULATED_CLUSTERS = 5_000
 WIDEST_SHOWN = 0.5  # a sentence names no share whose interval is wider
 _MAX_LISTED = 200  # refusals, and clusters, that are listed for each system
 _MAX_ALIKE = 6
@@ -1114,10 +1115,10 @@ def _estimate_several(clusters: ClusterBootstrap, *sides: _Side) -> dict[str, Es
     return {"dr": dr, "rephrased3": _odds(clusters, *(side.first for side in sides))}
 
 
-def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
+def plan_clusters(decided: pd.DataFrame, clusters: ClusterBootstrap) -> pd.DataFrame:
     """Say how wide intervals will be with how many clusters.
 
-    They are like those of `simulate_clusters`.
+    They are like those of `simulate_clusters`, which `clusters` resamples.
 
     Columns: clusters; refusals, how many to expect; half the width of the 95 % interval
     of frr, dr and rephrased3.
@@ -1127,7 +1128,6 @@ def plan_clusters(decided: pd.DataFrame) -> pd.DataFrame:
     expected = decided["rejected"].mean() * table["clusters"]
     table["refusals"] = expected.round().astype(int)
     scale = np.sqrt(len(decided) / table["clusters"])
-    clusters = ClusterBootstrap(decided["cluster_id"])
     found = {
         "frr": _rate(clusters, decided),
         "dr": disagreement.estimate_disagreement(clusters, decided),
@@ -1145,7 +1145,7 @@ def simulate_clusters(rate: float, dr: float, size: int) -> pd.DataFrame:
     of 1 - dr; each cluster has `size` wordings.
     """
     rng, strength = np.random.default_rng(SEED), dr / (1 - dr)
-    p = rng.beta(rate * strength, (1 - rate) * strength, 5_000)
+    p = rng.beta(rate * strength, (1 - rate) * strength, SIMULATED_CLUSTERS)
     return pd.DataFrame({"n": size, "rejected": rng.binomial(size, p)})
 
 

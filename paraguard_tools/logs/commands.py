@@ -192,9 +192,11 @@ def format_plan() -> str:
         "Half of the width of a 95 % interval, by clusters; refusals: how many to"
         " expect."
     ]
+    clusters = ClusterBootstrap(range(audits.SIMULATED_CLUSTERS))
     for rate in (0.05, 0.2, 0.5):
         for dr in (0.3, 0.7):
-            plan = audits.plan_clusters(audits.simulate_clusters(rate, dr, size=6))
+            decided = audits.simulate_clusters(rate, dr, size=6)
+            plan = audits.plan_clusters(decided, clusters)
             tables.append(
                 f"6 wordings a cluster, {100 * rate:.0f} % refused, DR {dr}\n"
                 f"{plan.to_string(index=False, float_format='%.3f')}"

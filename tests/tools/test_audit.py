@@ -268,7 +268,8 @@ def test_a_plan_is_what_the_interval_becomes(command):
         )
     )
     decided = pd.DataFrame({"n": 6, "rejected": [word.count("r") for word in words]})
-    row = audits.plan_clusters(decided).set_index("clusters").loc[500]
+    clusters = ClusterBootstrap(decided.index)
+    row = audits.plan_clusters(decided, clusters).set_index("clusters").loc[500]
     alone = row_of(words)
     for name in ("frr", "dr", "rephrased3"):
         assert row[name] == pytest.approx(
