@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 import sys
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("browser")
         if item.get_closest_marker("weekly") and not os.environ.get("PARAGUARD_WEEKLY"):
             item.add_marker(pytest.mark.skip(reason="PARAGUARD_WEEKLY is not set"))
+
+
+def pytest_collection_finish():
+    """Collect no garbage among what is imported: it is looked through for seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report):

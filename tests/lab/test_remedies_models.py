@@ -423,6 +423,7 @@ LEARN = {"self-cd", "ablated", "steered"} | {
 }
 
 WEEKLY = (
+    "tuned-1",
     "tuned-2",
     "control-1",
     "control-2",
@@ -611,7 +612,9 @@ def test_kills_cost_a_batch_at_most_and_leave_no_text(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ablated", "steered", "self-cd"])
+@pytest.mark.parametrize(
+    "name", ["ablated", pytest.param("steered", marks=pytest.mark.weekly), "self-cd"]
+)
 def test_a_resumed_run_that_learns_anew_asks_nothing_twice(
     base, thirds, corpora, deep_folder, name, told, monkeypatch
 ):

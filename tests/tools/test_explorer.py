@@ -299,7 +299,8 @@ FIELDS = """all => Object.fromEntries(all
 
 def choose(tab, **filters):
     """Set filters; what is not named shows everything."""
-    tab.get_by_role("button", name="Reset filters").click()
+    # A real click, which waits for two frames, is tried once, with the filters.
+    tab.get_by_role("button", name="Reset filters").evaluate("node => node.click()")
     choices = tab.locator("#filters [name]").evaluate_all(FIELDS)
     wanted = {"system": "all systems", "outcome": "all"} | filters
     for name in [name for name in wanted if name in choices]:
@@ -374,6 +375,9 @@ def test_filters_leave_exactly_the_refusals_that_fit(tab):
             status(tab) == "Refusals:"
             f" {len(expected)}{f' of {every}' if len(expected) < every else ''}"
         )
+    choose(tab, q="nowhere")
+    tab.get_by_role("button", name="Reset filters").click()
+    assert rows(tab) == [row for row in BY_ISOLATION if row.endswith("alpha")]
     assert not tab.get_by_text("Nothing fits these filters.").is_visible()
 
 
@@ -522,13 +526,9 @@ def test_the_counts_beside_choices_follow_the_other_filters(tab):
         # beside each choice stands what choosing it then shows
         for name in ("system", "outcome", "category", "strategy", "bin"):
             choose(tab)
-            for choice, count in choices(tab, name).items():
-                shown = (
-                    choice + FEW
-                    if name == "system" and choice != "all systems"
-                    else choice
-                )
-                choose(tab, **{name: shown})
+            field = tab.locator(f"#filters [name={name}]")
+            for at, (choice, count) in enumerate(choices(tab, name).items()):
+                field.select_option(index=at)
                 assert status(tab).split()[1] == str(count), (view, name, choice)
     go(tab, "review")
     choose(tab)
