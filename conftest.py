@@ -7,8 +7,8 @@ commands write them.
 
 import os
 
-# Beside a busy process the engine gives threads up, and their number decides the last
-# digits of what a model says.
+# The number of threads decides the last digits of what a model says, and two threads of
+# two workers wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if not os.environ.get("PARAGUARD_WEEKLY"):

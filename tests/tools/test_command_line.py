@@ -123,7 +123,7 @@ from paraguard_tools.__main__ import main
 try:
     main()
 finally:
-    print(sorted({"pandera", "yaml", "sklearn", "torch"} & set(sys.modules)))
+    print(sorted({"pandera", "yaml", "scipy.stats", "sklearn", "torch"} & set(sys.modules)))
 """
 
 
