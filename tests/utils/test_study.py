@@ -1,16 +1,17 @@
-"""What notebook 02 says of a try, and of answers that nobody can read."""
+"""What notebook 02 says of a try, and of answers that nobody can read; one thread."""
 
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from paraguard_lab.labels import unread
 from paraguard_utils import stores
 from paraguard_utils.analysis import confusion
 from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling, systems
-from paraguard_utils.settings import QuerySettings
+from paraguard_utils.settings import QuerySettings, ScoringSettings
 from paraguard_utils.stores import CorpusFiles, Store
-from paraguard_utils.study import QueryStudy
+from paraguard_utils.study import Page, QueryStudy
 
 SYSTEM = "smollm2-135m-instruct-q4_1--safety"
 
@@ -90,3 +91,11 @@ def test_a_try_says_that_it_is_one(results, monkeypatch, capsys, limit):
     assert ("A try: the first 60 of 1,200" in said) == bool(limit)
     assert "refused (FRR)" in said
     assert not stores.Store("mine").has("tables", "table1_systems")
+
+
+def test_a_notebook_multiplies_in_one_thread():
+    with threadpool_limits(2, user_api="blas"):
+        Page(ScoringSettings(store="recorded", corpus="paraguard_mini"))
+        pools = threadpool_info()
+    threads = [pool["num_threads"] for pool in pools if pool["user_api"] == "blas"]
+    assert threads and set(threads) == {1}
