@@ -175,8 +175,9 @@ def rephrasing(harmless, twins):
         name, of_twins = f"rephrased{tries}", answered_within(twins, tries)
         found |= {name: answered_within(harmless, tries), f"{name}_twins": of_twins}
         found[f"{name}_difference"] = answered_within(paired, tries) - of_twins
-    refused = [rejected for cluster in own for rejected in cluster]
-    found["unrelated3"] = 1 - mean(refused) ** 3 if any(refused) else float("nan")
+    for name, prompts in (("unrelated3", harmless), ("unrelated3_twins", twins)):
+        refused = [*itertools.chain(*decisions(prompts))]
+        found[name] = 1 - mean(refused) ** 3 if any(refused) else math.nan
     return found
 
 

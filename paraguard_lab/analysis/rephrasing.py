@@ -54,9 +54,9 @@ def estimate_rephrasing(
     dict of Estimate
         rephrased1 and rephrased3, each also with `_twins` and `_difference` (harmless
         minus twins, over the clusters that have one); unrelated3, the control
-        (`core.rephrasing.unrelated_share`), and rephrased3_minus_unrelated3; those of
-        `core.rephrasing.estimate_refused_requests`; answered_once, the share of twins
-        that are answered in at least one wording.
+        (`core.rephrasing.unrelated_share`), and rephrased3_minus_unrelated3, both also
+        with `_twins`; those of `core.rephrasing.estimate_refused_requests`;
+        answered_once, the share of twins that are answered in at least one wording.
     """
     paired = harmless[harmless["cluster_id"].isin(twins["cluster_id"])]
     estimates: dict[str, Estimate] = {}
@@ -73,6 +73,8 @@ def estimate_rephrasing(
         )
         estimates[f"{name}_difference"] = difference
     estimates |= estimate_unrelated(clusters, harmless)
+    for name, estimate in estimate_unrelated(clusters, twins).items():
+        estimates[f"{name}_twins"] = estimate
     estimates |= estimate_refused_requests(clusters, harmless)
     answered = twins["rejected"] < twins["n"]
     estimates["answered_once"] = share_of_clusters(
@@ -82,15 +84,15 @@ def estimate_rephrasing(
 
 
 def estimate_unrelated(
-    clusters: ClusterBootstrap, harmless: pd.DataFrame
+    clusters: ClusterBootstrap, decided: pd.DataFrame
 ) -> dict[str, Estimate]:
     """Estimate the control of rephrasing success, and what success is above it.
 
-    `harmless` is from `count_benign_decisions`. The keys are unrelated3 and
+    `decided` is from `count_benign_decisions`. The keys are unrelated3 and
     rephrased3_minus_unrelated3; both are NaN if nothing was refused.
     """
-    (n,) = clusters.sums(harmless["cluster_id"], harmless["n"])
-    refused, answered = count_rephrased(clusters, harmless, MAX_TRIES)
+    (n,) = clusters.sums(decided["cluster_id"], decided["n"])
+    refused, answered = count_rephrased(clusters, decided, MAX_TRIES)
 
     def control(n: np.ndarray, refused: np.ndarray) -> np.ndarray:
         return np.where(refused > 0, unrelated_share(refused / n), np.nan)
