@@ -155,9 +155,11 @@ def _slope(x: Sequence[Estimate], y: Sequence[Estimate]) -> Estimate:
         x = x - x.mean(axis=0)
         return (x * y).sum(axis=0) / (x * x).sum(axis=0)
 
-    value = fit(*[np.array([one.value for one in side]) for side in (x, y)])
-    draws = fit(*[np.stack([one.draws for one in side]) for side in (x, y)])
-    return Estimate.percentile(float(value), draws)
+    # The value stands before the draws
+    x_rows = np.array([[estimate.value, *estimate.draws] for estimate in x])
+    y_rows = np.array([[estimate.value, *estimate.draws] for estimate in y])
+    value, *draws = fit(x_rows, y_rows)
+    return Estimate.percentile(value, np.array(draws))
 
 
 def compare_sizes(systems: Sequence[System]) -> Table:

@@ -180,7 +180,7 @@ def encoder_drifts(
             " encoder's space; run 06_validity with a live store"
         )
     if missing:
-        texts = sorted({text for pair in missing.values() for text in pair})
+        texts = sorted(set().union(*missing.values()))
         vectors = dict(zip(texts, encode_tokens(texts), strict=True))
         for key, (a, b) in missing.items():
             known[key] = drift(vectors[a], vectors[b])

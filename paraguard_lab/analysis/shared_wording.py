@@ -72,6 +72,6 @@ def compare_wordings(systems: Iterable[System]) -> Table:
         columns = to_columns(estimate_comparisons(system, pairs))
         rows.append({**row, **columns, "too_few": too_few})
     table = pd.DataFrame(rows)
-    ends = [f"{name}_{end}" for name in DIFFERENCES for end in ("low", "high")]
-    table.loc[table["too_few"], ends] = np.nan
+    for name in DIFFERENCES:
+        table.loc[table["too_few"], [f"{name}_low", f"{name}_high"]] = np.nan
     return table

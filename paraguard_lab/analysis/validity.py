@@ -255,11 +255,10 @@ def compare_wording_halves(system: System) -> Table:
         is_upper = ids.isin(means.index[means > means.median()]).to_numpy()
         upper = system.select(is_upper)
         lower = system.select(~is_upper)
-        n_decisions = [
-            np.count_nonzero(half.refused == decision)
-            for half in (upper, lower)
-            for decision in (0, 1)
-        ]
+        n_decisions = []
+        for half in (upper, lower):
+            n_decisions.append(np.count_nonzero(half.refused == 0))
+            n_decisions.append(np.count_nonzero(half.refused == 1))
         of_lower = estimate_measures(lower)
         for measure, estimate in estimate_measures(upper).items():
             row = {

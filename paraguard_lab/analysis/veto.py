@@ -486,7 +486,9 @@ def measure_vetoes(
     for (name, score), pair in both.items():
         curves.append(veto_curve(pair, clusters).assign(system=name, score=score))
     enough = vetoes.loc[has_enough_rejections(vetoes), "system"].unique()
-    queries = [row for name in enough for row in costs if row["system"] == name]
+    queries = []
+    for name in enough:
+        queries += [row for row in costs if row["system"] == name]
     tables = {
         "vetoes": vetoes,
         "veto_curves": pd.concat(curves, ignore_index=True),

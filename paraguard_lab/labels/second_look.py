@@ -27,9 +27,9 @@ def list_decided_systems(
     If there are none, raise Missing for a file.
     """
     places = [CorpusFiles(store, corpus) for corpus in corpora]
-    decided = [
-        name for name in names if all(files.has("labels", name) for files in places)
-    ]
+    decided = list(names)
+    for files in places:
+        decided = [name for name in decided if files.has("labels", name)]
     if not decided:
         for files in places:
             files.read("labels", names[0])

@@ -68,7 +68,9 @@ def folder_model_id(folder: Path) -> str:
 
 def digest_folder(folder: Path) -> str:
     """Return the SHA-256 over the names and contents of a folder's `IDENTITY_FILES`."""
-    files = {file for pattern in IDENTITY_FILES for file in folder.glob(pattern)}
+    files: set[Path] = set()
+    for pattern in IDENTITY_FILES:
+        files.update(folder.glob(pattern))
     lines = [f"{file.name} {weights.hash_file(file)}" for file in sorted(files)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

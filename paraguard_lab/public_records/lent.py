@@ -115,7 +115,7 @@ def query_lender(prompts: pd.DataFrame) -> tuple[Traces, Tokens]:
     context = model.context("", Decoding(max_new_tokens=1))
     answered = list(model.answers(Workload(prompts, title=LENDER), context))
     traces = pd.concat(answered).set_index("prompt_id").loc[prompts["prompt_id"]]
-    ids = sorted({int(token) for own in traces["token_ids"] for token in own})
+    ids = np.unique(np.concatenate(traces["token_ids"].tolist())).tolist()
     tokens = {"token_id": ids, "embedding": list(model.embeddings(ids))}
     return traces.reset_index(), pd.DataFrame(tokens)
 

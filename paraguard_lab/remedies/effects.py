@@ -190,7 +190,9 @@ class RemedyEffects:
         dict of str to dict of str to Estimate
             The estimates by remedy and measure, for differences.
         """
-        names = dict.fromkeys(name for decided in self.crossed for name in decided)
+        names: dict[str, None] = {}
+        for decided in self.crossed:
+            names |= dict.fromkeys(decided)
         effects = {}
         rows = []
         for name in names:

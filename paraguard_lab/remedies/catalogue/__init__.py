@@ -37,7 +37,9 @@ def all_remedies() -> dict[str, Remedy]:
 
     Raises SettingsError if two have the same name.
     """
-    remedies = [remedy for module in _find_modules() for remedy in module.REMEDIES]
+    remedies: list[Remedy] = []
+    for module in _find_modules():
+        remedies += module.REMEDIES
     by_name: dict[str, Remedy] = {}
     for remedy in sorted(remedies, key=lambda remedy: KIND_ORDER.index(remedy.kind)):
         if remedy.name in by_name:

@@ -294,15 +294,17 @@ def apply(
 
 _ROLES: dict[str, RemedyRole] = {"tuned": "remedy", "control": "control"}
 
-REMEDIES = tuple(
-    Remedy(
-        f"{kind}-{seed}",
-        "tuning",
-        "ours",
-        partial(apply, kind=kind, seed=seed),
-        asks=True,
-        role=role,
-    )
-    for kind, role in _ROLES.items()
-    for seed in (1, 2)
-)
+
+def _list_remedies() -> tuple[Remedy, ...]:
+    """Return every kind of tuning with two seeds."""
+    remedies = []
+    for kind, role in _ROLES.items():
+        for seed in (1, 2):
+            tune = partial(apply, kind=kind, seed=seed)
+            name = f"{kind}-{seed}"
+            remedy = Remedy(name, "tuning", "ours", tune, asks=True, role=role)
+            remedies.append(remedy)
+    return tuple(remedies)
+
+
+REMEDIES = _list_remedies()
