@@ -48,7 +48,7 @@ def test_a_real_judge_answers_once(results, recorded_corpus):
     assert meta["asked_now"] == len(answers), "the second time nothing was asked"
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(12, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("n", [4, pytest.param(12, marks=pytest.mark.weekly)])
 def test_some_prompts_live_equal_the_record(n, results, recorded_corpus):
     name = "smollm2-135m-instruct-q4_1--safety"
     sample = recorded_corpus.iloc[:: len(recorded_corpus) // n].head(n)

@@ -423,7 +423,6 @@ LEARN = {"self-cd", "ablated", "steered"} | {
 }
 
 WEEKLY = (
-    "tuned-1",
     "tuned-2",
     "control-1",
     "control-2",

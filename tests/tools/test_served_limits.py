@@ -369,9 +369,9 @@ def test_a_model_that_only_thinks_is_given_up_after_the_first_answers(server, ca
     settings = query_settings()
     handler, model = server({word: [thinks] for word in corpus["text"]}, concurrency=2)
     settings = query_settings(base_url=model.base_url)
-    given_up = (
-        r"the first \d\d answers .*\d\d cut.*\d\d with reasoning.*max_new_tokens="
-    )
+    count = r"[1-3]\d"  # as many as the machine lets through, see below
+    given_up = f"the first {count} answers .*{count} cut.*{count} with reasoning"
+    given_up += ".*max_new_tokens="
     with pytest.raises(ModelError, match=given_up) as caught:
         systems.ask_systems(mine(), corpus, settings)
     assert "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ from paraguard_utils.errors import DataError
 from paraguard_utils.labels import labelling
 from paraguard_utils.models import engine, loading, prompting, trace_store
 
-KILLS = int(os.environ.get("PARAGUARD_KILLS", "2"))
+KILLS = int(os.environ.get("PARAGUARD_KILLS", "3"))
 """Kills in a row; fifty take about a minute and a half."""
 
 
