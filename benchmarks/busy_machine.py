@@ -3,6 +3,7 @@
 `.venv/bin/python benchmarks/busy_machine.py` takes about five minutes on two cores.
 Each way runs in a process of its own, alone and beside a process that keeps one core
 busy: asking the default model some prompts, and Drift of all pairs of three systems.
+How a thread waits does not concern Drift, so its first two ways show the noise.
 The ways differ in how many threads there are, and in how a thread waits for another.
 Only the ratios mean something on another machine.
 """
@@ -69,7 +70,9 @@ WORK = {"asking": (ask_prompts, 8), "Drift": (compare_prompts, 20)}
 
 def time_way(work: str, way: str) -> float:
     """Time a piece of work in a process that has the environment of a way."""
-    inherited = {k: v for k, v in os.environ.items() if k not in VARIABLES}
+    inherited = dict(os.environ)
+    for name in VARIABLES:
+        inherited.pop(name, None)
     done = subprocess.run(
         [sys.executable, __file__, "--work", work],
         env=inherited | WAYS[way],

@@ -57,8 +57,9 @@ class Page(Generic[_Settings]):
     """
 
     def __init__(self, settings: _Settings) -> None:
-        # Products here are small: a second thread saves no time, and beside a busy
-        # process all wait for it. A model has threads of its own.
+        # Products here are small: a second thread saves little, and beside a busy
+        # process all wait for it (`benchmarks/busy_machine.csv`). A model has threads
+        # of its own.
         threadpool_limits(1, user_api="blas")
         self.settings = settings
         self.files = settings.open_files()

@@ -155,11 +155,11 @@ def _slope(x: Sequence[Estimate], y: Sequence[Estimate]) -> Estimate:
         x = x - x.mean(axis=0)
         return (x * y).sum(axis=0) / (x * x).sum(axis=0)
 
-    # The value stands before the draws
-    x_rows = np.array([[estimate.value, *estimate.draws] for estimate in x])
-    y_rows = np.array([[estimate.value, *estimate.draws] for estimate in y])
-    value, *draws = fit(x_rows, y_rows)
-    return Estimate.percentile(value, np.array(draws))
+    # The values stand before the draws
+    x_rows = np.stack([np.append(estimate.value, estimate.draws) for estimate in x])
+    y_rows = np.stack([np.append(estimate.value, estimate.draws) for estimate in y])
+    slopes = fit(x_rows, y_rows)
+    return Estimate.percentile(slopes[0], slopes[1:])
 
 
 def compare_sizes(systems: Sequence[System]) -> Table:

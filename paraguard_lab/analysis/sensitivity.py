@@ -132,8 +132,9 @@ def centre_tokens(tokens: Tokens, traces: Traces) -> Tokens:
     Other tokens that a store has of the model do not count.
     """
     embeddings = np.stack(tokens["embedding"].to_numpy()).astype(np.float64)
-    own = np.unique(np.concatenate(find_token_rows(traces, tokens)))
-    return tokens.assign(embedding=list(embeddings - embeddings[own].mean(axis=0)))
+    in_prompts = np.unique(np.concatenate(find_token_rows(traces, tokens)))
+    centre = embeddings[in_prompts].mean(axis=0)
+    return tokens.assign(embedding=list(embeddings - centre))
 
 
 def encoder_drifts(

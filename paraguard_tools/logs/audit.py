@@ -48,7 +48,7 @@ from paraguard_utils.core.estimates import (
 from paraguard_utils.errors import DataError
 
 MAX_UNDECIDED_SHOWN = 0.2  # of a system's requests; rates are withheld above it
-SIMULATED_CLUSTERS = 5_000
+SIMULATED_CLUSTERS = 5_000  # that `simulate_clusters` draws
 WIDEST_SHOWN = 0.5  # a sentence names no share whose interval is wider
 _MAX_LISTED = 200  # refusals, and clusters, that are listed for each system
 _MAX_ALIKE = 6
